@@ -14,6 +14,7 @@ struct Device {
   std::optional<double> memory_bandwidth_gbs, bf16_tflops_dense, fp16_tflops_dense, fp8_tflops_dense, tf32_tflops, fp32_tflops, achievable_bf16_tflops;
   int pcie_gen = 0, pcie_lanes = 0;
   std::optional<double> pcie_gbs_measured, nvlink_gbs_one_way, tdp_w;
+  std::optional<double> c2c_gbs_one_way;           // coherent link to the host (GH200, GB200), one direction
   std::string compute_capability;                  // "9.0"; "" for AMD and CPU
   std::string source;
   bool is_cpu = false;                             // the device "cpu": memory comes from the offer or plan, rates from calibration
