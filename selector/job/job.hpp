@@ -119,6 +119,8 @@ struct Job {
 // The file form also requires what a run or an estimate needs (model, sequence_length); parse_job of a bare object does not.
 Job parse_job(const nlohmann::json& object, const std::string& base_dir, const std::string& where = "");
 Job read_job(const std::string& file);
+// Throws Error{missing_key} for what an estimate cannot do without: model and sequence_length. `where` as in parse_job.
+void require_estimable(const Job& job, const std::string& where = "");
 // With every default filled in; read back it gives the same job.
 nlohmann::ordered_json to_json(const Job& job);
 

@@ -79,7 +79,12 @@ Plan read_plan(const std::string& file);
 nlohmann::ordered_json to_json(const Plan& plan);  // every key, in the order of the format page
 std::string plan_sha256(const Plan& plan);         // of the compact form of to_json
 
+// Sequences an optimizer step: micro_batch x gradient_accumulation x data_parallel. Throws Error{out_of_range} where that overflows.
+std::int64_t global_batch(const Plan& plan);
+
 struct Job;
+// The line for `assumed` where global_batch_tokens is no whole number of the plan's micro batches.
+std::optional<std::string> batch_rounding(const Job& job, const Plan& plan);
 // global_batch_sequences = micro_batch x accumulation x data_parallel must hold where the job states a batch; throws Error{batch_mismatch}.
 void check_plan_against_job(const Job& job, const Plan& plan);
 
