@@ -88,6 +88,7 @@ struct Op {
   Activation activation = Activation::kNone;
   double dropout = 0, rotary_fraction = 1;
   bool is_residual = false;
+  bool transposed_weight = false;    // kLinear: the weight is stored [in, out] (GPT-2's Conv1D)
   std::vector<std::string> fused_targets;  // kLinear: module names that users know for a fused projection ("q_proj","k_proj","v_proj")
   AttentionShape attention;
   MoeShape moe;
@@ -122,7 +123,11 @@ struct Model {
   bool tied_embeddings = false;
   bool encoder_decoder = false, is_causal = true;
   double rope_theta = 0, norm_epsilon = 1e-5;
-  std::map<std::string, double> facts;   // further numbers of the config that a profile may need ("num_labels", "image_tokens")
+  // Further numbers of the config: num_labels, image_tokens, rope_type (0 default, 1 linear, 2 dynamic, 3 yarn, 4 longrope,
+  // 5 llama3) with rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_positions; head_dim_rotated ...
+  std::map<std::string, double> facts;
+  std::string dtype;                 // as published: "bfloat16", "float16", "float32"; "" when absent
+  std::vector<std::string> notes;    // what was left out or taken for granted, for the user to read
 
   std::vector<Block> blocks;         // the distinct kinds of block
   std::vector<Run> body;             // decoder blocks (or the only stack), in order
@@ -139,6 +144,8 @@ struct Model {
 // `path`: a config.json or a folder with one. `as_family`: "" or a family's name that overrides detection (`--as`).
 // Throws Error naming the key: missing or impossible sizes, unknown model_type (lists the families, suggests --as).
 Model load_model(const std::string& path, const std::string& as_family = "");
+// The same from the text of a config.json; `file` names it in errors.
+Model parse_model(const std::string& text, const std::string& file, const std::string& as_family = "");
 std::vector<std::string> known_families();
 
 // Every parameter with its full Hugging Face name, in the order of the model; tied ones once.
