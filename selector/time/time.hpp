@@ -1,5 +1,9 @@
 // How long one optimizer step takes: the entry point of selector/time.
+//
+// Two ways in. estimate_time answers one (job, plan) with its assumptions spelled out. Whoever prices many plans of one job calls
+// prepare once and step_time for each plan: a few microseconds, no allocation of note.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,8 +26,29 @@ struct Interconnect;
 
 namespace shardfit::timing {
 
-// Measured rates of a machine (selector/calibrate), by which the device "cpu" is predicted at all and a GPU more narrowly.
+// Measured rates of a machine (selector/time/calibration.hpp), by which the device "cpu" is predicted at all.
 struct Calibration;
+
+// The operators of one job on one model, summed (selector/time/work.hpp).
+struct Work;
+std::shared_ptr<const Work> prepare(const job::Job& job, const model::Model& model);
+
+enum class Bound { kCompute, kCommunication, kPcie, kCpuOptimizer, kNvme, kInput };
+const char* name_of(Bound bound);  // "compute", ..., as in TimeEstimate::bound_by
+
+// Seconds of one optimizer step. The six parts sum to `step`: what each road adds that the ones before it do not hide.
+struct StepTime {
+  double step = 0, low = 0, high = 0;
+  double compute = 0, communication_exposed = 0, pcie_exposed = 0, cpu_optimizer = 0, nvme_exposed = 0, input = 0;
+  double sigma = 0;                      // of log(step), one standard deviation
+  double tokens_per_second_per_gpu = 0;
+  Bound bound = Bound::kCompute;         // the largest part; of engines that overlap everything, the slowest road
+  bool calibrated = false;
+};
+
+// Throws Error{not_calibrated} for the device "cpu" without a calibration.
+StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device, const pricing::Host* host = nullptr,
+                   const pricing::Interconnect* interconnect = nullptr, const Calibration* calibration = nullptr);
 
 struct Request {
   const job::Job& job;
@@ -33,6 +58,7 @@ struct Request {
   const pricing::Host* host = nullptr;
   const pricing::Interconnect* interconnect = nullptr;
   const Calibration* calibration = nullptr;
+  const Work* work = nullptr;            // from prepare(job, model); made anew when absent
 };
 
 struct Result {
@@ -43,5 +69,8 @@ struct Result {
 
 // Throws Error{not_calibrated} for the device "cpu" without a calibration (remedy: shardfit calibrate --quick).
 Result estimate_time(const Request& request);
+
+// The form that an Estimate carries.
+TimeEstimate to_estimate(const StepTime& time);
 
 }  // namespace shardfit::timing
