@@ -1,0 +1,45 @@
+#include "selector/search/estimator.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "regions/base/error.hpp"
+#include "selector/job/job.hpp"
+#include "selector/job/plan.hpp"
+#include "selector/memory/memory.hpp"
+#include "selector/time/time.hpp"
+
+namespace shardfit::search {
+
+namespace {
+void append(std::vector<std::string>& to, const std::vector<std::string>& from) {
+  for (const auto& line : from)
+    if (std::find(to.begin(), to.end(), line) == to.end()) to.push_back(line);
+}
+}  // namespace
+
+Estimated estimate(const Setting& s) {
+  Estimated out;
+  auto memory = memory::estimate_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host});
+  out.estimate.memory = std::move(memory.memory);
+  out.estimate.parameters_total = memory.parameters_total;
+  out.estimate.parameters_trainable = memory.parameters_trainable;
+  out.estimate.fits = memory.fits;
+  out.memory_why = memory.why;
+  out.capacity_bytes = memory.capacity_bytes;
+  append(out.estimate.assumed, memory.assumed);
+  try {
+    auto time = timing::estimate_time(
+        {.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host, .interconnect = s.interconnect, .calibration = s.calibration, .work = s.work});
+    out.estimate.basis = time.basis;
+    append(out.estimate.assumed, time.assumed);
+    if (std::isfinite(time.time.step) && time.time.step > 0) out.estimate.time = std::move(time.time);
+    else out.estimate.assumed.push_back("time unknown: the step has no finite time");
+  } catch (const Error& e) {
+    out.estimate.assumed.push_back("time unknown: " + e.message + (e.remedy.empty() ? "" : " (" + e.remedy + ")"));
+  }
+  if (const auto rounding = job::batch_rounding(s.job, s.plan)) out.estimate.assumed.push_back(*rounding);
+  return out;
+}
+
+}  // namespace shardfit::search

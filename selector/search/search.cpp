@@ -1,0 +1,371 @@
+#include "selector/search/search.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "regions/base/error.hpp"
+#include "selector/hardware/device.hpp"
+#include "selector/model/model.hpp"
+#include "selector/search/bounds.hpp"
+#include "selector/search/candidates.hpp"
+
+namespace shardfit::search {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A plan that several offers share, with its memory once it is known.
+struct Entry {
+  job::Plan plan;
+  double floor = 0;
+  int family = -1;                       // equal but for the micro batch; -1: a plan of its own
+  std::optional<memory::Result> memory;  // judged without a host
+  std::optional<Error> refused;          // by the framework's rules
+};
+
+// Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a larger one.
+struct Family {
+  std::vector<int> entries;
+  std::int64_t no_from = std::numeric_limits<std::int64_t>::max();  // smallest micro batch known not to fit
+  int frugal = -1;                       // the same layout under full checkpointing: where that does not fit, this does not
+};
+
+struct PlanSet {
+  const hardware::Device* device = nullptr;
+  double capacity = 0;                   // bytes; 0 = unknown
+  std::vector<Entry> entries;
+  std::vector<Family> families;
+};
+
+struct Cell {
+  std::uint32_t choice = 0;
+  PlanSet* set = nullptr;
+  Entry* entry = nullptr;
+  timing::StepTime time;
+  std::int64_t steps = 0;
+  double cost = 0, seconds = 0, run = 0;
+};
+
+bool same_layout(const job::Plan& a, const job::Plan& b) {
+  return a.sharding.stage == b.sharding.stage && a.sharding.shard_degree == b.sharding.shard_degree && a.sharding.replicate_degree == b.sharding.replicate_degree &&
+         a.sharding.reshard_after_forward == b.sharding.reshard_after_forward && a.tensor_parallel == b.tensor_parallel && a.pipeline.degree == b.pipeline.degree &&
+         a.expert_parallel == b.expert_parallel && a.offload.parameters == b.offload.parameters && a.offload.gradients == b.offload.gradients && a.offload.optimizer == b.offload.optimizer;
+}
+
+void link_families(PlanSet& set) {
+  for (int i = 0; i < static_cast<int>(set.entries.size()); ++i) {
+    auto& entry = set.entries[static_cast<size_t>(i)];
+    const bool continues = !set.families.empty() && [&] {
+      const auto& last = set.entries[static_cast<size_t>(set.families.back().entries.back())];
+      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
+    }();
+    if (!continues) set.families.emplace_back();
+    entry.family = static_cast<int>(set.families.size()) - 1;
+    set.families.back().entries.push_back(i);
+  }
+  for (size_t f = 0; f < set.families.size(); ++f) {
+    const auto& mine = set.entries[static_cast<size_t>(set.families[f].entries.front())].plan;
+    for (size_t g = f + 1; g < set.families.size() && g < f + 3; ++g) {
+      const auto& other = set.entries[static_cast<size_t>(set.families[g].entries.front())].plan;
+      if (other.checkpointing.kind == "full" && same_layout(mine, other)) set.families[f].frugal = static_cast<int>(g);
+    }
+  }
+}
+
+class Searcher {
+ public:
+  Searcher(const job::Job& job, const model::Model& model, const Duration& duration, const std::vector<Choice>& choices, const Limits& limits, const timing::Calibration* calibration)
+      : job_(job), model_(model), duration_(duration), choices_(choices), limits_(limits), calibration_(calibration), sizes_(sizes_of(job, model)), work_(timing::prepare(job, model)) {
+    out_.offers.resize(choices.size());
+  }
+
+  Outcome run() {
+    for (std::uint32_t i = 0; i < choices_.size(); ++i) gather(i);
+    out_.cells = cells_.size();
+    std::vector<std::uint32_t> order(cells_.size());
+    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      const Cell &x = cells_[a], &y = cells_[b];
+      if (x.cost != y.cost) return x.cost < y.cost;
+      if (x.seconds != y.seconds) return x.seconds < y.seconds;
+      return a < b;
+    });
+    double front_seconds = kInfinity;
+    for (const auto i : order) visit(cells_[i], front_seconds);
+    for (std::uint32_t i = 0; i < choices_.size(); ++i) explain_failure(i, order);
+    return std::move(out_);
+  }
+
+ private:
+  void gather(std::uint32_t index) {
+    const Choice& choice = choices_[index];
+    if (!choice.offer->plans.empty()) {
+      gather_listed(index);
+      return;
+    }
+    for (const auto& [nodes, gpus] : sizes_of(*choice.offer, limits_.max_nodes)) {
+      PlanSet& set = plan_set(choice, nodes, gpus);
+      out_.offers[index].cells += set.entries.size();
+      for (auto& entry : set.entries) price(index, set, entry);
+    }
+  }
+
+  PlanSet& plan_set(const Choice& choice, std::int64_t nodes, std::int64_t gpus) {
+    Shape shape{choice.device->key, nodes, gpus, {}, choice.offer->host.nvme.has_value()};
+    if (choice.device->is_cpu) shape.device_memory_gib = choice.offer->device_memory_gib;
+    auto& slot = sets_[shape];
+    if (slot) return *slot;
+    slot = std::make_unique<PlanSet>();
+    slot->device = choice.device;
+    slot->capacity = choice.device->is_cpu ? shape.device_memory_gib.value_or(0) * 1073741824.0 : choice.device->memory_bytes();
+    for (auto& plan : plans_for(job_, model_, shape)) {
+      const double floor = memory_floor(sizes_, plan);
+      slot->entries.push_back({.plan = std::move(plan), .floor = floor});
+    }
+    link_families(*slot);
+    return *slot;
+  }
+
+  void gather_listed(std::uint32_t index) {
+    const Choice& choice = choices_[index];
+    auto set = std::make_unique<PlanSet>();
+    set->device = choice.device;
+    for (size_t i = 0; i < choice.offer->plans.size(); ++i) {
+      const std::string where = "/offers/" + std::to_string(choice.index) + "/plans/" + std::to_string(i);
+      job::Plan plan = job::parse_plan(choice.offer->plans[i], where);
+      const hardware::Device& device = hardware::find_device(plan.gpu, where + "/gpu");
+      if (&device != choice.device) throw Error("conflict", where + "/gpu", "is " + device.key + ", but the offer has " + choice.device->key, "make both the same device");
+      if (plan.nodes > choice.offer->max_nodes || plan.gpus_per_node > choice.offer->gpus_per_node)
+        throw Error("out_of_range", where,
+                    "needs " + std::to_string(plan.nodes) + " nodes with " + std::to_string(plan.gpus_per_node) + " GPUs, but the offer has " + std::to_string(choice.offer->max_nodes) + " with " +
+                        std::to_string(choice.offer->gpus_per_node),
+                    "correct the plan or the offer");
+      if (device.is_cpu && !plan.device_memory_gib) plan.device_memory_gib = choice.offer->device_memory_gib;
+      try {
+        job::check_plan_against_job(job_, plan);
+      } catch (Error& e) {
+        throw Error(e.code, where, e.message, e.remedy);
+      }
+      if (const auto why = runtime_refuses(job_, plan, &model_)) {
+        out_.offers[index].refusal = *why;
+        out_.offers[index].refusal_code = "not_supported";
+        continue;
+      }
+      set->entries.push_back({.plan = std::move(plan)});
+    }
+    out_.offers[index].cells = set->entries.size();
+    for (auto& entry : set->entries) price(index, *set, entry);
+    listed_.push_back(std::move(set));
+  }
+
+  // Time and cost of a cell; cells that cannot fit by the floor alone are kept for explain_failure only.
+  void price(std::uint32_t index, PlanSet& set, Entry& entry) {
+    if (limits_.max_nodes && entry.plan.nodes > *limits_.max_nodes) return;
+    const Choice& choice = choices_[index];
+    if (!limits_.exhaustive && set.capacity > 0 && entry.floor > set.capacity) return;
+    Cell cell;
+    cell.choice = index;
+    cell.set = &set;
+    cell.entry = &entry;
+    try {
+      cell.time = timing::step_time(*work_, entry.plan, *choice.device, &choice.offer->host, &choice.offer->interconnect, calibration_);
+    } catch (const Error& e) {
+      out_.offers[index].refusal = e.message + (e.remedy.empty() ? "" : "; " + e.remedy);
+      out_.offers[index].refusal_code = e.code;
+      return;
+    }
+    if (!(cell.time.step > 0) || !std::isfinite(cell.time.step)) return;
+    cell.steps = duration_.steps_for(job::global_batch(entry.plan), job_.sequence_length);
+    const auto needs = run_needs(job_, entry.plan, cell.time, cell.steps);
+    const auto amount = choice.pricer->quick(needs);
+    if (!amount || !std::isfinite(*amount)) return;
+    cell.cost = *amount;
+    cell.run = needs.seconds;
+    cell.seconds = wall(index, needs);
+    cells_.push_back(cell);
+  }
+
+  // Queue + start + run + restarts: linear in the run, so two full answers of the pricer give the line.
+  double wall(std::uint32_t index, const pricing::RunNeeds& needs) {
+    auto& line = lines_[index];
+    if (!line) {
+      pricing::RunNeeds probe = needs;
+      probe.seconds_low = probe.seconds_high = 0;
+      probe.seconds = 1000;
+      const double one = choices_[index].pricer->cost(probe).seconds;
+      probe.seconds = 2000;
+      const double two = choices_[index].pricer->cost(probe).seconds;
+      line = {one - (two - one), (two - one) / 1000};
+    }
+    return line->first + line->second * needs.seconds;
+  }
+
+  bool within(const Cell& cell) const {
+    const auto& most = choices_[cell.choice].offer->max_seconds;
+    return cell.seconds <= limits_.deadline_seconds && cell.cost <= limits_.max_cost && (!most || cell.run <= *most);
+  }
+
+  void visit(Cell& cell, double& front_seconds) {
+    auto& result = out_.offers[cell.choice];
+    const bool inside = within(cell);
+    const bool for_best = inside && !result.best, for_front = inside && cell.seconds < front_seconds, for_cheapest = !result.cheapest;
+    if (!limits_.exhaustive && !for_best && !for_front && !for_cheapest) return;
+    const memory::Result* memory = replay(cell);
+    if (!memory) return;
+    const bool fits = memory->fits == "yes" || (limits_.allow_unsure && memory->fits == "unsure");
+    if (!fits) {
+      if (memory->fits == "unsure" && inside && !result.unsure) result.unsure = found(cell, *memory);
+      return;
+    }
+    if (for_cheapest) result.cheapest = found(cell, *memory);
+    if (for_best) result.best = found(cell, *memory);
+    if (for_front) {
+      front_seconds = cell.seconds;
+      out_.front.push_back(found(cell, *memory));
+    }
+  }
+
+  // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the plan.
+  const memory::Result* replay(const Cell& cell) {
+    Entry& entry = *cell.entry;
+    PlanSet& set = *cell.set;
+    if (!limits_.exhaustive && entry.family >= 0) {
+      Family& family = set.families[static_cast<size_t>(entry.family)];
+      if (family.frugal >= 0 && !fits_at_all(set, set.families[static_cast<size_t>(family.frugal)])) return nullptr;
+      if (!fits_at_all(set, family) || entry.plan.micro_batch >= family.no_from) return nullptr;
+    }
+    const memory::Result* bare = judge(set, entry);
+    if (!bare) return nullptr;
+    const auto& host = choices_[cell.choice].offer->host;
+    const bool host_matters = entry.plan.offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) > 0.7 * *host.ram_gib * 1073741824.0);
+    if (!host_matters || bare->fits == "no") return bare;
+    ++out_.replays;
+    with_host_ = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &host});
+    return &with_host_;
+  }
+
+  // False when not even the family's smallest micro batch fits.
+  bool fits_at_all(PlanSet& set, Family& family) {
+    Entry& smallest = set.entries[static_cast<size_t>(family.entries.front())];
+    if (family.no_from <= smallest.plan.micro_batch) return false;
+    const memory::Result* r = judge(set, smallest);
+    return r && r->fits != "no";
+  }
+
+  // Judged without a host, once per (plan, device).
+  const memory::Result* judge(PlanSet& set, Entry& entry) {
+    if (entry.refused) return nullptr;
+    if (!entry.memory) {
+      ++out_.replays;
+      try {
+        entry.memory = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device});
+      } catch (const Error& e) {
+        entry.refused = e;
+        return nullptr;
+      }
+      if (entry.memory->fits == "no" && entry.family >= 0) {
+        auto& family = set.families[static_cast<size_t>(entry.family)];
+        family.no_from = std::min(family.no_from, entry.plan.micro_batch);
+      }
+    }
+    return &*entry.memory;
+  }
+
+  Found found(const Cell& cell, const memory::Result& memory) const {
+    Found f{.choice = cell.choice, .plan = cell.entry->plan, .memory = memory, .time = cell.time, .needs = run_needs(job_, cell.entry->plan, cell.time, cell.steps), .steps = cell.steps};
+    f.cost = cell.cost;
+    f.seconds = cell.seconds;
+    return f;
+  }
+
+  void explain_failure(std::uint32_t index, const std::vector<std::uint32_t>& order) {
+    auto& result = out_.offers[index];
+    if (result.best) return;
+    if (result.cheapest) {  // something fits, but outside the limits: what is the fastest?
+      std::vector<std::uint32_t> mine;
+      for (const auto i : order)
+        if (cells_[i].choice == index) mine.push_back(i);
+      std::stable_sort(mine.begin(), mine.end(), [&](auto a, auto b) { return cells_[a].seconds < cells_[b].seconds; });
+      for (const auto i : mine) {
+        const auto* memory = replay(cells_[i]);
+        if (memory && (memory->fits == "yes" || (limits_.allow_unsure && memory->fits == "unsure"))) {
+          result.fastest = found(cells_[i], *memory);
+          break;
+        }
+      }
+      return;
+    }
+    if (!result.unsure) find_least_memory(index);
+  }
+
+  // Where nothing fits: of the smallest micro batches the plan whose need is nearest to the capacity.
+  void find_least_memory(std::uint32_t index) {
+    auto& result = out_.offers[index];
+    const Choice& choice = choices_[index];
+    double least = kInfinity;
+    const auto consider = [&](PlanSet& set, Entry& entry) {
+      const memory::Result* r = judge(set, entry);
+      if (!r) {
+        if (entry.refused && result.refusal.empty()) result.refusal = entry.refused->message, result.refusal_code = entry.refused->code;
+        return;
+      }
+      memory::Result judged = *r;
+      if (entry.plan.offload.any()) judged = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &choice.offer->host});
+      const double need = static_cast<double>(judged.memory.device_peak_high);
+      if (need >= least) return;
+      least = need;
+      Found f{.choice = index, .plan = entry.plan, .memory = std::move(judged)};
+      result.least_memory = std::move(f);
+    };
+    if (!choice.offer->plans.empty()) {
+      for (auto& set : listed_)
+        for (auto& entry : set->entries)
+          if (std::any_of(cells_.begin(), cells_.end(), [&](const Cell& c) { return c.choice == index && c.entry == &entry; })) consider(*set, entry);
+      return;
+    }
+    const auto sizes = sizes_of(*choice.offer, limits_.max_nodes);
+    for (auto it = sizes.rbegin(); it != sizes.rend(); ++it) {
+      PlanSet& set = plan_set(choice, it->first, it->second);
+      for (const auto& family : set.families)
+        if (family.frugal < 0) consider(set, set.entries[static_cast<size_t>(family.entries.front())]);
+      if (result.least_memory) break;  // the largest size that has a plan at all
+    }
+  }
+
+  const job::Job& job_;
+  const model::Model& model_;
+  const Duration& duration_;
+  const std::vector<Choice>& choices_;
+  const Limits& limits_;
+  const timing::Calibration* calibration_;
+  Sizes sizes_;
+  std::shared_ptr<const timing::Work> work_;
+  std::map<Shape, std::unique_ptr<PlanSet>> sets_;
+  std::vector<std::unique_ptr<PlanSet>> listed_;
+  std::map<std::uint32_t, std::optional<std::pair<double, double>>> lines_;
+  std::vector<Cell> cells_;
+  memory::Result with_host_;
+  Outcome out_;
+};
+
+}  // namespace
+
+pricing::RunNeeds run_needs(const job::Job& job, const job::Plan& plan, const timing::StepTime& time, std::int64_t steps) {
+  pricing::RunNeeds n;
+  n.gpus = plan.gpus();
+  n.seconds = time.step * static_cast<double>(steps);
+  n.seconds_low = time.low * static_cast<double>(steps);
+  n.seconds_high = time.high * static_cast<double>(steps);
+  n.storage_gb = job.storage_gb;
+  n.egress_gb = job.egress_gb;
+  return n;
+}
+
+Outcome search(const job::Job& job, const model::Model& model, const Duration& duration, const std::vector<Choice>& choices, const Limits& limits, const timing::Calibration* calibration) {
+  return Searcher(job, model, duration, choices, limits, calibration).run();
+}
+
+}  // namespace shardfit::search
