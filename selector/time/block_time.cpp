@@ -9,7 +9,7 @@ namespace {
 // Constants fitted on tests/truth/time_visible.jsonl unless another source is named.
 constexpr double kSmallSide = 78.2;       // a product reaches min(k, n) / (min(k, n) + kSmallSide) of the sustained rate
 constexpr double kKernelSeconds = 6.03e-6;
-constexpr double kElementwise = 1.131;    // on all element-wise bytes below
+constexpr double kElementwise = 1.131, kMegatronElementwise = 1.278;  // on all element-wise bytes below
 constexpr double kBackwardBytes = 2.485;  // backward traffic over forward
 constexpr double kEagerForward = 15.43, kEagerBackward = 19.41;  // bytes per score of eager attention (softmax, mask, scale, casts)
 constexpr double kEagerDropout = 5;       // and per pass with dropout on the scores
@@ -140,7 +140,7 @@ Passes block_seconds(const Work& work, const BlockWork& block, const Share& shar
                                  block.rope_width * (work.fused_rope ? 4 : 24) + block.head_width * 6 * (work.fused ? 0.7 : 1) +
                                  block.scan_width * 24;
   const double elementwise =
-      kElementwise * tokens * (split_by_sequence / share.sequence_parallel + split_by_tensor / share.tensor) / memory +
+      (work.engine == Engine::kMegatron ? kMegatronElementwise : kElementwise) * tokens * (split_by_sequence / share.sequence_parallel + split_by_tensor / share.tensor) / memory +
       block.scan_flops * tokens / share.tensor / (0.3 * rates.half_flops);
 
   const double adapter = adapters > 0 ? kAdapter * (adapter_bytes / share.tensor / memory + 2 * kKernelSeconds * adapters) : 0;

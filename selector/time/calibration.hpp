@@ -1,17 +1,17 @@
-// A machine's own rates, measured by `shardfit-train --probe rates` with the runtime's kernels and collectives, every rank of the plan
-// busy at once. By them the device "cpu" is predicted. Stored and loaded by selector/calibrate.
+// A machine's own rates, measured by `shardfit-train --probe rates` with the runtime's kernels and collectives. By them the device
+// "cpu" is predicted. Measured, stored and loaded by selector/calibrate.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace shardfit::timing {
 
-// Seconds per element of a kernel over large arrays, forward and backward.
+// Seconds per element of a kernel over arrays larger than the caches, forward and backward.
 struct KernelRate {
   double forward = 0, backward = 0;
 };
 
-// One matrix product of a linear layer over m positions, in features k, out features n.
+// One matrix product of a linear layer over m positions, in features k, out features n; seconds.
 struct GemmSample {
   double m = 0, k = 0, n = 0;
   double forward = 0;  // y = x W^T
@@ -19,22 +19,20 @@ struct GemmSample {
   double weight = 0;   // dW += dy^T x
 };
 
-// Causal attention of one sequence.
+// Causal attention of one sequence; seconds.
 struct AttentionSample {
   double sequence = 0, heads = 0, kv_heads = 0, head_dim = 0;
   double forward = 0, backward = 0;
 };
 
 struct TransferSample {
-  double bytes = 0;    // in total: what every rank holds after the gather, or before the reduction
+  double bytes = 0;    // in total: what every rank holds after the gather, or brings to the reduction
   double seconds = 0;
 };
 
-struct Calibration {
-  // What it was measured on; the key under which it is stored.
-  std::string cpu;              // model name as /proc/cpuinfo gives it
-  int cores = 0;                // the process may use
-  int ranks = 1, threads = 1;   // busy at once: ranks x threads
+// Rates with `ranks` processes of `threads` threads busy at once: two busy ranks on two cores share caches and memory.
+struct BusyRates {
+  int ranks = 1, threads = 1;
   std::string as_of, software;  // RFC 3339; version of shardfit-train
   bool quick = true;
 
@@ -43,11 +41,23 @@ struct Calibration {
   KernelRate rms_norm, layer_norm, rope, gated, activation, residual;
   KernelRate cross_entropy;            // per logit
   KernelRate embedding;                // per hidden element looked up, and scattered back
-  double adamw = 0;                    // seconds per parameter
+  double adamw = 0;                    // seconds per parameter that a rank updates
   double norm = 0;                     // seconds per element of the gradients' norm
-  double clear = 0;                    // seconds per element set to zero or copied
-  std::vector<TransferSample> all_gather, reduce_scatter;
-  double step_overhead = 0;            // seconds of a step apart from all of these
+  double clear = 0;                    // seconds per element copied
+  std::vector<TransferSample> all_gather, reduce_scatter;  // by size, ascending; empty for one rank
+  // A few whole steps of a small model, measured over predicted from the rates above: what the rates leave out (cold caches, page
+  // faults, scheduling). 1 where it was not measured.
+  double step_factor = 1;
+  double step_overhead = 0;            // seconds a step, whatever its size
+};
+
+struct Calibration {
+  std::string cpu;                     // model name as /proc/cpuinfo gives it
+  int cores = 0;                       // that the measuring process could use
+  std::vector<BusyRates> rates;        // by (ranks, threads)
+
+  // The rates measured nearest to `ranks` x `threads` (0 threads: all cores over the ranks); nullptr when there are none.
+  const BusyRates* find(int ranks, int threads, bool& exact) const;
 };
 
 }  // namespace shardfit::timing

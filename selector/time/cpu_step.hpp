@@ -11,7 +11,7 @@ enum class Product { kForward, kInput, kWeight };
 
 // Seconds of one product, interpolated between the measured shapes: its rate (FLOP/s) is a mean over the samples weighted by their
 // distance in the logarithms of the three sides.
-double gemm_seconds(const Calibration& calibration, Product product, double m, double k, double n);
+double gemm_seconds(const BusyRates& rates, Product product, double m, double k, double n);
 
 // Parts of the step only: `step`, the range and the throughput are the caller's to fill in; `sigma` is set.
 StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration);
