@@ -44,7 +44,7 @@ struct Pipe {
 };
 
 // Between fork and exec: only calls that are safe there.
-[[noreturn]] void become(char* const* argv, char* const* envp, int out, int err, int report, pid_t parent) {
+[[noreturn]] void become(char* const* argv, char* const* envp, int in, int out, int err, int report, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // the user interrupts sbatch: the decision ends with it
   if (::getppid() != parent) ::_exit(127);
@@ -52,8 +52,8 @@ struct Pipe {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int s : {SIGPIPE, SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGCHLD, SIGTSTP}) ::signal(s, SIG_DFL);
-  const int null = ::open("/dev/null", O_RDONLY);
-  if (null < 0 || ::dup2(null, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) ::_exit(127);
+  if (in < 0) in = ::open("/dev/null", O_RDONLY);
+  if (in < 0 || ::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) ::_exit(127);
   for (int fd = 3; fd < 256; ++fd) {
     if (fd != report) ::close(fd);
   }
@@ -64,12 +64,12 @@ struct Pipe {
 }
 
 // False at the end of the stream.
-bool drain(int fd, std::string& into, bool& cut) {
+bool drain(int fd, std::string& into, bool& cut, std::size_t limit) {
   char buffer[16384];
   const ssize_t n = ::read(fd, buffer, sizeof buffer);
   if (n < 0) return errno == EINTR || errno == EAGAIN;
   if (n == 0) return false;
-  const auto room = kChildOutputLimit - std::min(into.size(), kChildOutputLimit);
+  const auto room = limit - std::min(into.size(), limit);
   if (static_cast<std::size_t>(n) > room) cut = true;
   into.append(buffer, std::min(static_cast<std::size_t>(n), room));
   return true;
@@ -77,13 +77,21 @@ bool drain(int fd, std::string& into, bool& cut) {
 
 }  // namespace
 
-ChildResult run_child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, double deadline_seconds) {
+ChildResult run_child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, double deadline_seconds,
+                      const std::string& input, std::size_t output_limit) {
   ChildResult result;
   const double deadline = monotonic_seconds() + deadline_seconds;
-  Pipe out, err, report;
-  if (arguments.empty() || !out.open() || !err.open() || !report.open()) {
-    result.status = arguments.empty() ? EINVAL : errno;
+  Pipe in, out, err, report;
+  if (arguments.empty() || input.size() > kChildInputLimit || !out.open() || !err.open() || !report.open() || (!input.empty() && !in.open())) {
+    result.status = arguments.empty() || input.size() > kChildInputLimit ? EINVAL : errno;
     return result;
+  }
+  if (!input.empty()) {  // fits the pipe's buffer, so this cannot block
+    if (::write(in.write, input.data(), input.size()) != static_cast<ssize_t>(input.size())) {
+      result.status = errno;
+      return result;
+    }
+    in.close_write();
   }
   std::vector<char*> argv, envp;
   for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
@@ -103,9 +111,9 @@ ChildResult run_child(const std::vector<std::string>& arguments, const std::vect
     result.status = errno;
     return result;
   }
-  if (pid == 0) become(argv.data(), envp.data(), out.write, err.write, report.write, parent);
+  if (pid == 0) become(argv.data(), envp.data(), in.read, out.write, err.write, report.write, parent);
   ::setpgid(pid, pid);
-  out.close_write(), err.close_write(), report.close_write();
+  in.close_read(), out.close_write(), err.close_write(), report.close_write();
 
   int start_error = 0;
   bool timed_out = false, out_open = true, err_open = true, report_open = true;
@@ -118,8 +126,8 @@ ChildResult run_child(const std::vector<std::string>& arguments, const std::vect
     pollfd fds[3] = {{out_open ? out.read : -1, POLLIN, 0}, {err_open ? err.read : -1, POLLIN, 0}, {report_open ? report.read : -1, POLLIN, 0}};
     const int n = ::poll(fds, 3, static_cast<int>(std::min(left, 3600.0) * 1000) + 1);
     if (n <= 0) continue;
-    if (fds[0].revents) out_open = drain(out.read, result.out, result.output_cut);
-    if (fds[1].revents) err_open = drain(err.read, result.err, result.output_cut);
+    if (fds[0].revents) out_open = drain(out.read, result.out, result.output_cut, output_limit);
+    if (fds[1].revents) err_open = drain(err.read, result.err, result.output_cut, output_limit);
     if (fds[2].revents) {
       if (::read(report.read, &start_error, sizeof start_error) != sizeof start_error) start_error = 0;
       report_open = false;
