@@ -1,6 +1,7 @@
 // GPU names as feeds and Slurm spell them, resolved to keys of the hardware table. Pricing knows no hardware of its own: whoever
 // calls hands the table in (selector/hardware), or a JSON list of the same shape.
 #pragma once
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ class GpuTypes {
   static GpuTypes parse(const nlohmann::json& hardware_table);  // the list of selector/hardware/data/hardware.json
 
   const std::vector<GpuType>& all() const { return types_; }
+  bool empty() const { return types_.empty(); }
   const GpuType* find(std::string_view key) const;
   // Every type the name may mean: "h100" gives four, "A100-80GB" two, "A100 SXM 80GB" one, "tpu-v6e-8" none.
   std::vector<const GpuType*> candidates(std::string_view name) const;
@@ -30,7 +32,9 @@ class GpuTypes {
 
  private:
   struct Parts;                                  // model, memory and form of a name
+  struct Index;                                  // the types' names, taken apart once
   std::vector<GpuType> types_;
+  std::shared_ptr<const Index> index_;
 };
 
 }  // namespace shardfit::pricing
