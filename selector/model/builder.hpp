@@ -18,7 +18,8 @@
 //   sinks or the relative bias table where the model has them.
 // - kRouter gives top_k weights a token. kExperts takes {hidden, weights} and gives hidden; its params are expert by expert in the
 //   order of the published file. A shared expert is made of operators of its own (MoeShape.shared_intermediate is its width).
-// - In a decoder block with cross attention, the tensor with Space::kEncoderTokens that nothing produces is the encoder's output.
+// - A tensor that nothing produces and that is not the input comes from outside the block: the encoder's output in a decoder block
+//   with cross attention (Space::kEncoderTokens), keys and values of an earlier layer or a per-layer embedding in Gemma 4.
 // - Dropout stands where the code has one, also at p = 0, so that a job can set it.
 #pragma once
 #include <string>

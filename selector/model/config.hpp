@@ -9,11 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "regions/base/error.hpp"
 #include "selector/model/model.hpp"
-
-namespace shardfit {
-struct Error;
-}
 
 namespace shardfit::model {
 

@@ -238,6 +238,34 @@ TensorId mixture(Builder& b, TensorId x, const Moe& m) {
   return b.experts(experts, x, weights, s, std::move(each));
 }
 
+MoeShape read_moe(const Config& c, std::int64_t experts, std::int64_t intermediate) {
+  MoeShape s;
+  s.experts = experts;
+  s.top_k = c.size_or({"num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_top_k"}, std::min<std::int64_t>(2, experts), 1, experts);
+  s.intermediate = intermediate;
+  s.activation = c.activation({"hidden_act", "hidden_activation"}, "silu");
+  return s;
+}
+
+std::vector<int> sparse_kinds(const Config& c, std::int64_t layers) {
+  const std::int64_t step = c.size_or({"decoder_sparse_step"}, 1, 1);
+  const auto dense = c.sizes("mlp_only_layers");
+  std::vector<int> kinds(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i)
+    kinds[static_cast<std::size_t>(i)] = (i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end();
+  return kinds;
+}
+
+Block sandwich_layer(const std::string& class_name, const std::string& prefix, std::int64_t hidden, const SelfAttention& attention, const Mlp& mlp) {
+  Builder b(class_name, prefix, hidden);
+  TensorId x = b.input();
+  const TensorId attended = self_attention(b, b.rms_norm("input_layernorm", x), attention);
+  x = b.residual(x, b.rms_norm("post_attention_layernorm", attended));
+  const TensorId fed = gated_mlp(b, b.rms_norm("pre_feedforward_layernorm", x), mlp);
+  x = b.residual(x, b.rms_norm("post_feedforward_layernorm", fed));
+  return b.finish(x);
+}
+
 Mla read_mla(const Config& c, const Dims& d) {
   Mla a;
   a.heads = d.heads;
@@ -275,6 +303,69 @@ TensorId latent_attention(Builder& b, TensorId x, const Mla& a) {
   const TensorId k_full = b.concat(dot + "cat_k", {kv_parts[0], k_rotated}, q_width);
   const TensorId y = b.attention(a.module, q_full, k_full, kv_parts[1], latent_shape(a));
   return b.linear(dot + "o_proj", y, hidden, a.bias);
+}
+
+std::int64_t read_labels(const Config& c, std::int64_t fallback) {
+  const std::int64_t named = c.count("id2label");
+  return c.size_or({"num_labels"}, named > 0 ? named : fallback, 1);
+}
+
+VisionDims read_vision(const Config& c, std::int64_t default_image, std::int64_t default_patch) {
+  VisionDims v;
+  v.hidden = c.size({"hidden_size"});
+  v.layers = c.size({"num_hidden_layers"}, kMostLayers);
+  v.heads = c.size({"num_attention_heads"}, kMostHeads);
+  check_heads(c, v.hidden, v.heads);
+  v.intermediate = c.size_or({"intermediate_size"}, 4 * v.hidden, 1);
+  v.image = c.size_or({"image_size"}, default_image, 1, 1 << 16);
+  v.patch = c.size_or({"patch_size"}, default_patch, 1, 1 << 16);
+  v.channels = c.size_or({"num_channels"}, 3, 1, 1024);
+  if (v.image < v.patch) throw c.wrong("patch_size", fmt::format("patches of {} do not fit into images of {}", v.patch, v.image), "correct the config.json");
+  v.patches = (v.image / v.patch) * (v.image / v.patch);
+  v.labels = read_labels(c, 2);
+  v.activation = c.activation({"hidden_act"}, "gelu");
+  v.attention_dropout = c.probability_or({"attention_probs_dropout_prob"});
+  return v;
+}
+
+Model begin_vision(const Config& c, const VisionDims& v) {
+  Model m;
+  m.hidden = v.hidden;
+  m.layers = v.layers;
+  m.intermediate = v.intermediate;
+  m.max_positions = v.patches + 1;
+  m.is_causal = false;
+  m.norm_epsilon = c.number_or({"layer_norm_eps"}, 1e-12, 0, 1);
+  AttentionShape& a = m.attention;
+  a.heads = a.kv_heads = v.heads;
+  a.head_dim = a.value_head_dim = v.hidden / v.heads;
+  a.causal = false;
+  a.dropout = v.attention_dropout;
+  m.facts["image_tokens"] = static_cast<double>(v.patches + 1);
+  m.facts["num_labels"] = static_cast<double>(v.labels);
+  return m;
+}
+
+void vision_embedding(Model& m, const VisionDims& v, const std::string& module, bool mask_token, double dropout) {
+  Builder b("", "", v.channels * v.patch * v.patch);
+  const std::string patches = module + ".patch_embeddings.projection";
+  const int cls = b.parameter(module + ".cls_token", module, {1, 1, v.hidden}, Parameter::Kind::kOther);
+  if (mask_token) b.parameter(module + ".mask_token", module, {1, v.hidden}, Parameter::Kind::kOther);
+  const int positions = b.parameter(module + ".position_embeddings", module, {1, v.patches + 1, v.hidden}, Parameter::Kind::kOther);
+  const int weight = b.parameter(patches + ".weight", patches, {v.hidden, v.channels, v.patch, v.patch}, Parameter::Kind::kMatrix);
+  const int bias = b.parameter(patches + ".bias", patches, {v.hidden}, Parameter::Kind::kBias);
+  Op& projection = b.op(OpKind::kPatchEmbedding, patches, {b.input()}, v.hidden, Space::kTokens);
+  projection.params = {weight, bias};
+  projection.in_features = v.channels * v.patch * v.patch;
+  projection.out_features = v.hidden;
+  TensorId x = b.concat(module + ".cat", {b.result()}, v.hidden);  // the class token in front
+  b.last().params = {cls};
+  Op& added = b.op(OpKind::kPositionEmbedding, module + ".position_embeddings", {x}, v.hidden, Space::kTokens);
+  added.params = {positions};
+  x = b.result();
+  x = b.dropout(module + ".dropout", x, dropout);
+  m.embedding = b.finish(x);
+  m.embedding_parameter = patches + ".weight";
 }
 
 }  // namespace shardfit::model

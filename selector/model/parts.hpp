@@ -104,6 +104,13 @@ struct Moe {
 // Router and routed experts; a shared expert is added by the family (gated_mlp beside it, then Builder::add).
 TensorId mixture(Builder& b, TensorId x, const Moe& m);
 
+// Expert counts and sizes; experts to a token from num_experts_per_tok, experts_per_token or top_k_experts.
+MoeShape read_moe(const Config& c, std::int64_t experts, std::int64_t intermediate);
+// 1 for a layer with experts, 0 for a dense one, by decoder_sparse_step and mlp_only_layers (Qwen MoE).
+std::vector<int> sparse_kinds(const Config& c, std::int64_t layers);
+// Gemma 2 and 3: norms before and after attention and MLP.
+Block sandwich_layer(const std::string& class_name, const std::string& prefix, std::int64_t hidden, const SelfAttention& attention, const Mlp& mlp);
+
 // Multi-head latent attention (DeepSeek V2, arXiv 2405.04434, section 2.1).
 struct Mla {
   std::string module = "self_attn";
@@ -114,5 +121,18 @@ struct Mla {
 Mla read_mla(const Config& c, const Dims& d);
 TensorId latent_attention(Builder& b, TensorId x, const Mla& a);
 AttentionShape latent_shape(const Mla& a);
+
+// --- heads of encoders and image models ------------------------------------------------------------------------------------------
+std::int64_t read_labels(const Config& c, std::int64_t fallback);  // num_labels, or the entries of id2label
+
+struct VisionDims {
+  std::int64_t hidden = 0, layers = 0, heads = 0, intermediate = 0, image = 0, patch = 0, channels = 0, patches = 0, labels = 0;
+  Activation activation = Activation::kGelu;
+  double attention_dropout = 0;
+};
+VisionDims read_vision(const Config& c, std::int64_t default_image, std::int64_t default_patch);
+Model begin_vision(const Config& c, const VisionDims& v);  // facts: image_tokens (patches and class token), num_labels
+// Class token, patch projection, positions, with the names of `module`; `mask_token`: DINOv2 has one more parameter.
+void vision_embedding(Model& m, const VisionDims& v, const std::string& module, bool mask_token, double dropout);
 
 }  // namespace shardfit::model
