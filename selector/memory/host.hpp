@@ -1,0 +1,18 @@
+// Host memory and NVMe of a job, per node.
+#pragma once
+#include <cstdint>
+
+#include "selector/memory/overheads.hpp"
+#include "selector/memory/rank_replay.hpp"
+
+namespace shardfit::memory {
+
+struct HostBytes {
+  std::int64_t total = 0, pinned = 0, nvme = 0;    // pinned is a part of total
+};
+HostBytes host_bytes(const Setup& setup, const ModelSizes& sizes);
+
+// Fills Result::fits and Result::why from device_peak_high and host bytes.
+void judge(const Request& request, const Setup& setup, const Overheads& over, Result& result);
+
+}  // namespace shardfit::memory

@@ -1,0 +1,104 @@
+#include "selector/memory/memory.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "regions/base/text.hpp"
+#include "selector/hardware/device.hpp"
+#include "selector/memory/bounds.hpp"
+#include "selector/memory/host.hpp"
+#include "selector/memory/overheads.hpp"
+#include "selector/memory/pipeline.hpp"
+#include "selector/memory/rank_replay.hpp"
+#include "selector/memory/setup.hpp"
+#include "selector/memory/trace.hpp"
+
+namespace shardfit::memory {
+namespace {
+
+Result estimate(const Request& request, Trace* trace) {
+  const Setup s = make_setup(request);
+  const ModelSizes sizes = model_sizes(s);
+  const Overheads over = overheads_of(s);
+  Result r;
+  r.assumed = s.assumed;
+  for (auto k : sizes.order) {
+    r.parameters_total += sizes.blocks[static_cast<std::size_t>(k)].whole_elements;
+    r.parameters_trainable += sizes.blocks[static_cast<std::size_t>(k)].whole_trainable;
+  }
+  for (const auto* u : {&sizes.embedding, &sizes.head}) {
+    r.parameters_total += u->whole_elements;
+    r.parameters_trainable += u->whole_trainable;
+  }
+  const double device = request.plan.device_memory_gib ? *request.plan.device_memory_gib * 1073741824.0 : request.device.memory_bytes();
+  r.capacity_bytes = device > 0 ? std::max(0.0, device - static_cast<double>(request.device.is_cpu ? 0 : over.driver_reserve)) : 0;
+
+  ReplayOptions options;
+  options.every_block = trace != nullptr;
+  if (r.capacity_bytes > 0) options.allocator_limit = std::max<std::int64_t>(1 << 28, static_cast<std::int64_t>(r.capacity_bytes) - over.total());
+  const auto layouts = pipeline_stages(s, static_cast<std::int64_t>(sizes.order.size()));
+  auto& m = r.memory;
+  std::int64_t high = 0;
+  StageResult fullest;
+  std::vector<TracePoint> points;
+  bool ran_out = false;
+  for (const auto& layout : layouts) {
+    // stages between the first and the last differ from their neighbours by micro batches in flight only: those of long pipelines
+    // lie between what is replayed
+    points.clear();
+    if (trace) options.trace = &points;
+    StageResult stage = replay_rank(s, sizes, layout, options);
+    if (options.allocator_limit > 0) stage.reserved_peak = std::min(stage.reserved_peak, std::max(options.allocator_limit, stage.allocated_peak));
+    MemoryPeaks peaks;
+    peaks.allocated_peak = stage.allocated_peak;
+    peaks.reserved_peak = stage.reserved_peak;
+    peaks.device_peak = stage.reserved_peak + over.total();
+    if (s.pp > 1) m.by_stage.push_back(peaks);
+    high = std::max(high, high_bound(s, stage));
+    ran_out = ran_out || stage.ran_out;
+    m.reserved_peak = std::max(m.reserved_peak, peaks.reserved_peak);
+    if (stage.allocated_peak > fullest.allocated_peak) {
+      fullest = stage;
+      if (trace) trace->points = points;
+    }
+  }
+  m.allocated_peak = fullest.allocated_peak;
+  m.device_peak = m.reserved_peak + over.total();
+  m.allocated_peak_high = std::max(high, m.allocated_peak);
+  m.device_peak_high = m.allocated_peak_high + over.total();
+  m.phase = name_of(fullest.phase);
+  std::int64_t rest = m.device_peak;
+  for (std::size_t t = 0; t < kTerms; ++t)
+    if (fullest.terms[t] > 0) {
+      m.terms.push_back({std::string(name_of(static_cast<Term>(t))), fullest.terms[t]});
+      rest -= fullest.terms[t];
+    }
+  if (over.context > 0) m.terms.push_back({"CUDA context", over.context});
+  if (over.communicators > 0) m.terms.push_back({"communicators", over.communicators});
+  rest -= over.total();
+  if (rest > 0) m.terms.push_back({"cached by the allocator", rest});
+  std::stable_sort(m.terms.begin(), m.terms.end(), [](const MemoryTerm& a, const MemoryTerm& b) { return a.bytes > b.bytes; });
+  const HostBytes host = host_bytes(s, sizes);
+  m.host = host.total;
+  m.host_pinned = host.pinned;
+  m.nvme = host.nvme;
+  judge(request, s, over, r);
+  if (trace) {
+    trace->context_bytes = over.total();
+    trace->capacity_bytes = r.capacity_bytes;
+    trace->result = r;
+  }
+  return r;
+}
+
+}  // namespace
+
+Result estimate_memory(const Request& request) { return estimate(request, nullptr); }
+
+Trace trace_memory(const Request& request) {
+  Trace trace;
+  estimate(request, &trace);
+  return trace;
+}
+
+}  // namespace shardfit::memory

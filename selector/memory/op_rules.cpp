@@ -1,0 +1,281 @@
+#include "selector/memory/op_rules.hpp"
+
+#include <algorithm>
+
+namespace shardfit::memory {
+
+using model::OpKind;
+using model::Space;
+
+TapeWriter::TapeWriter(const Setup& setup, const model::Block& b, const UnitSizes& u, const BlockShape& sh)
+    : s(setup), block(b), unit(u), shape(sh), A(setup.compute_bytes), R(setup.residual_bytes) {
+  of.assign(block.tensors.size(), -1);
+  tape.tensors.reserve(block.tensors.size() * 3);
+  tape.ops.reserve(block.ops.size() * 3);
+  meta.reserve(block.tensors.size() * 3);
+}
+
+Tape TapeWriter::write() {
+  const auto& in = block.tensors[static_cast<std::size_t>(block.input)];
+  Meta x;
+  x.positions = s.sequence_parallel ? shape.tokens / s.tp : shape.tokens;
+  x.width = in.width;
+  x.bytes = R;
+  x.sharded = s.sequence_parallel;
+  of[static_cast<std::size_t>(block.input)] = tape.tensor(x.size(), true);
+  meta.push_back(x);
+  const int input = of[static_cast<std::size_t>(block.input)];
+
+  std::vector<char> produced(block.tensors.size(), 0);
+  for (const auto& op : block.ops)
+    for (auto t : op.outs) produced[static_cast<std::size_t>(t)] = 1;
+  for (std::size_t t = 0; t < block.tensors.size(); ++t) {
+    if (produced[t] || static_cast<int>(t) == block.input) continue;
+    Meta m;                              // the encoder's output, or an input that every block shares
+    m.positions = block.tensors[t].space == Space::kEncoderTokens ? shape.encoder_tokens : block.tensors[t].space == Space::kSequences ? shape.sequences : shape.tokens;
+    m.width = block.tensors[t].width;
+    m.bytes = A;
+    // it lives outside of the block: what a block adds is nothing, but operators that keep it share its storage
+    of[t] = tape.tensor(0, true);
+    meta.push_back(m);
+  }
+
+  std::size_t k = 0;
+  while (k < block.ops.size()) {
+    const auto& op = block.ops[k];
+    std::size_t next = k + 1;
+    if (op.kind == OpKind::kLinear && packed_projection(k, next)) {
+      k = next;
+      continue;
+    }
+    auto arg = [&](std::size_t i) { return of[static_cast<std::size_t>(op.in[i])]; };
+    auto width_of = [&](std::size_t i) { return block.tensors[static_cast<std::size_t>(op.in[i])].width; };
+    auto result = [&](int t) { of[static_cast<std::size_t>(op.outs[0])] = t; };
+    auto like = [&](int t) {
+      Meta m = meta[static_cast<std::size_t>(t)];
+      m.gathered = -1;
+      return m;
+    };
+    switch (op.kind) {
+      case OpKind::kLinear: result(linear(k, arg(0))); break;
+      case OpKind::kNorm: result(norm(op, arg(0))); break;
+      case OpKind::kRope: {
+        const Meta m = like(arg(0));
+        TapeOp rope;
+        rope.name = "rope";
+        rope.in.push(arg(0));
+        rope.forward_temporary = rope.backward_temporary = m.elements() * s.dialect.rope_temporary;
+        result(emit(rope, m));
+        break;
+      }
+      case OpKind::kAttention: attention(op); break;
+      case OpKind::kActivation: {
+        Meta m = like(arg(0));
+        if (s.mlp_bytes) m.bytes = s.mlp_bytes;
+        TapeOp act;
+        act.name = "activation";
+        act.in.push(arg(0));
+        if (op.activation == model::Activation::kGeluTanhPython && s.dialect.python_gelu) {
+          act.saves.push(arg(0));
+          for (int i = 0; i < 4; ++i) act.extra.push(m.size());
+          act.forward_temporary = 2 * m.size();
+          act.backward_temporary = 3 * m.size();
+          result(emit(act, m));
+        } else if (op.activation == model::Activation::kReluSquared) {
+          act.saves.push(static_cast<int>(tape.tensors.size()));
+          const int relu = emit(act, m);
+          TapeOp square;
+          square.name = "square";
+          square.in.push(relu);
+          square.saves.push(relu);
+          result(emit(square, m));
+        } else {
+          act.saves.push(arg(0));
+          result(emit(act, m));
+        }
+        break;
+      }
+      case OpKind::kGatedActivation: {
+        Meta m = like(arg(0));
+        if (s.mlp_bytes) m.bytes = s.mlp_bytes;
+        if (s.dialect.fused_mlp) {
+          TapeOp fused;
+          fused.name = "gated activation";
+          fused.in.push(arg(0));
+          fused.in.push(arg(1));
+          fused.saves.push(arg(0));
+          fused.saves.push(arg(1));
+          result(emit(fused, m));
+          break;
+        }
+        TapeOp act;
+        act.name = "activation";
+        act.in.push(arg(0));
+        act.saves.push(arg(0));
+        const int a = emit(act, m);
+        TapeOp product;
+        product.name = "act * up";
+        product.in.push(a);
+        product.in.push(arg(1));
+        product.saves.push(a);
+        product.saves.push(arg(1));
+        result(emit(product, m));
+        break;
+      }
+      case OpKind::kMultiply: {
+        TapeOp product;
+        product.name = "multiply";
+        product.in.push(arg(0));
+        product.in.push(arg(1));
+        product.saves.push(arg(0));
+        product.saves.push(arg(1));
+        result(emit(product, like(arg(0))));
+        break;
+      }
+      case OpKind::kAdd: {
+        const int a = arg(0), b = arg(1);
+        TapeOp add;
+        add.name = op.is_residual ? "residual" : "add";
+        add.in.push(a);
+        add.in.push(b);
+        const Meta ma = like(a), mb = like(b);
+        Meta m = ma.size() >= mb.size() ? ma : mb;
+        if (op.is_residual) m.bytes = R;
+        for (const auto& each : {ma, mb}) add.gradients.push(each.bytes == m.bytes && each.elements() == m.elements() ? kPass : each.size());
+        result(emit(add, m));
+        break;
+      }
+      case OpKind::kScale: {
+        TapeOp scale;
+        scale.name = "scale";
+        scale.in.push(arg(0));
+        for (int p : op.params)
+          if (trains(p)) {
+            if (scale.saves.empty()) scale.saves.push(arg(0));
+            scale.weights.push({p, block.parameters[static_cast<std::size_t>(p)].elements() * s.weight_gradient_bytes});
+          }
+        result(emit(scale, like(arg(0))));
+        break;
+      }
+      case OpKind::kDropout: {
+        const double p = s.job.train.dropout.value_or(op.dropout);
+        if (p <= 0 || !s.dialect.dropout) {
+          of[static_cast<std::size_t>(op.outs[0])] = arg(0);
+          break;
+        }
+        const Meta m = like(arg(0));
+        TapeOp drop;
+        drop.name = "dropout";
+        drop.in.push(arg(0));
+        drop.extra.push(m.elements());
+        result(emit(drop, m));
+        break;
+      }
+      case OpKind::kConcat: {
+        TapeOp cat;
+        cat.name = "concat";
+        Meta m = like(arg(0));
+        bool any_split = false;
+        for (std::size_t i = 0; i < op.in.size() && i < 6; ++i) {
+          cat.in.push(arg(i));
+          any_split = any_split || meta[static_cast<std::size_t>(arg(i))].split;
+        }
+        m.split = any_split;
+        m.width = block.tensors[static_cast<std::size_t>(op.outs[0])].width / (any_split ? s.tp : 1);
+        for (std::size_t i = 0; i < op.in.size(); ++i) m.positions = std::max(m.positions, meta[static_cast<std::size_t>(arg(i))].positions);
+        result(emit(cat, m));
+        break;
+      }
+      case OpKind::kSplit: {
+        TapeOp split;
+        split.name = "split";
+        split.in.push(arg(0));
+        const Meta base = like(arg(0));
+        const std::int64_t whole = std::max<std::int64_t>(1, width_of(0));
+        for (std::size_t i = 0; i < op.outs.size() && i < 5; ++i) {
+          const int t = tape.view(arg(0));
+          Meta m = base;
+          m.width = base.width * block.tensors[static_cast<std::size_t>(op.outs[i])].width / whole;
+          meta.resize(tape.tensors.size());
+          meta[static_cast<std::size_t>(t)] = m;
+          tape.tensors[static_cast<std::size_t>(t)].bytes = m.size();
+          of[static_cast<std::size_t>(op.outs[i])] = t;
+          if (i == 0) split.out = t;
+          else split.more_outs.push(t);
+        }
+        tape.add(split, 0);
+        break;
+      }
+      case OpKind::kRouter: {
+        const Meta in_meta = like(arg(0));
+        TapeOp route;
+        route.name = "router";
+        route.in.push(arg(0));
+        route.saves.push(arg(0));
+        for (int p : op.params)
+          if (trains(p)) route.weights.push({p, block.parameters[static_cast<std::size_t>(p)].elements() * s.weight_gradient_bytes});
+        route.extra.push(in_meta.positions * std::max<std::int64_t>(1, op.moe.top_k) * 16);
+        Meta logits = in_meta;
+        logits.width = op.moe.experts;
+        logits.bytes = 4;
+        const int l = emit(route, logits);
+        TapeOp soft;
+        soft.name = "router probabilities";
+        soft.in.push(l);
+        soft.saves.push(static_cast<int>(tape.tensors.size()));
+        result(emit(soft, logits));
+        break;
+      }
+      case OpKind::kExperts: result(experts(op, arg(0), op.in.size() > 1 ? arg(1) : arg(0))); break;
+      case OpKind::kSsm: {
+        // Mamba-2's chunked scan: keeps its inputs and the state at every chunk's end
+        Meta m = like(arg(0));
+        m.width = block.tensors[static_cast<std::size_t>(op.outs[0])].width / (m.split ? s.tp : 1);
+        TapeOp scan;
+        scan.name = "ssm";
+        for (std::size_t i = 0; i < op.in.size() && i < 6; ++i) {
+          scan.in.push(arg(i));
+          scan.saves.push(arg(i));
+        }
+        const std::int64_t chunk = std::max<std::int64_t>(1, op.ssm.chunk);
+        const std::int64_t states = m.positions / chunk + 1;
+        scan.extra.push(states * op.ssm.heads * op.ssm.head_dim * op.ssm.state * 4 / (m.split ? s.tp : 1));
+        scan.extra.push(m.size());
+        scan.forward_temporary = m.positions * op.ssm.heads * chunk * 2 / (m.split ? s.tp : 1);
+        scan.backward_temporary = 2 * scan.forward_temporary;
+        for (int p : op.params)
+          if (trains(p)) scan.weights.push({p, block.parameters[static_cast<std::size_t>(p)].elements() * s.weight_gradient_bytes});
+        result(emit(scan, m));
+        break;
+      }
+      default: {                         // embeddings, convolution, pooler and whatever has one input and one result
+        Meta m = op.in.empty() ? x : like(arg(0));
+        const auto& out = block.tensors[static_cast<std::size_t>(op.outs[0])];
+        m.width = out.width;
+        if (m.split) m.width /= s.tp;
+        if (out.space == Space::kSequences) m.positions = shape.sequences;
+        TapeOp any;
+        any.name = op.module.c_str();
+        for (std::size_t i = 0; i < op.in.size() && i < 6; ++i) any.in.push(arg(i));
+        bool trained = false;
+        for (int p : op.params)
+          if (trains(p)) {
+            trained = true;
+            any.weights.push({p, block.parameters[static_cast<std::size_t>(p)].elements() * s.weight_gradient_bytes});
+          }
+        if (trained && !op.in.empty()) any.saves.push(arg(0));
+        result(emit(any, m));
+        break;
+      }
+    }
+    k = next;
+  }
+  tape.finish(input, of[static_cast<std::size_t>(block.output)]);
+  return std::move(tape);
+}
+
+Tape block_tape(const Setup& setup, const model::Block& block, const UnitSizes& unit, const BlockShape& shape) {
+  return TapeWriter(setup, block, unit, shape).write();
+}
+
+}  // namespace shardfit::memory

@@ -1,0 +1,66 @@
+// From a block of the model to its tape: what PyTorch allocates, keeps and frees for each operator, in the dialect of the trainer's
+// code. One rule a kind of operator.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "selector/memory/setup.hpp"
+#include "selector/memory/tape.hpp"
+#include "selector/memory/unit_sizes.hpp"
+
+namespace shardfit::memory {
+
+struct BlockShape {
+  std::int64_t tokens = 0;          // positions of the block's own stream
+  std::int64_t encoder_tokens = 0;  // positions of the encoder's output, in a decoder block
+  std::int64_t sequences = 1;
+  std::int64_t sequence = 0;        // positions of one sequence
+};
+
+Tape block_tape(const Setup& setup, const model::Block& block, const UnitSizes& unit, const BlockShape& shape);
+
+// Final norm, output projection and loss.
+Tape head_tape(const Setup& setup, const UnitSizes& unit, const BlockShape& shape);
+
+// The state shared by the rules while one block is written down; used by the *_rules.cpp files only.
+class TapeWriter {
+ public:
+  TapeWriter(const Setup& setup, const model::Block& block, const UnitSizes& unit, const BlockShape& shape);
+  Tape write();
+
+  // Per tensor of the tape: what the rules need to know beside its bytes.
+  struct Meta {
+    std::int64_t positions = 0, width = 0;  // on this rank
+    int bytes = 2;                          // an element
+    bool split = false;                     // over tensor parallel ranks
+    bool sharded = false;                   // over sequence parallel ranks
+    int gathered = -1;                      // the same, gathered over the sequence
+    std::int64_t elements() const { return positions * width; }
+    std::int64_t size() const { return elements() * bytes; }
+  };
+
+  int emit(TapeOp op, const Meta& meta);    // result with that meta
+  int norm(const model::Op& op, int x);
+  int linear(std::size_t op_index, int x);
+  int row_parallel_end(int y);
+  int gather_sequence(int x);
+  void attention(const model::Op& op);
+  int attention_core(const model::AttentionShape& shape, int q, int k, int v);
+  int experts(const model::Op& op, int x, int weights);
+  bool packed_projection(std::size_t first, std::size_t& next);
+  int weight_bytes(std::int64_t elements) const { return static_cast<int>(elements); }
+  std::int64_t weight_gradient(std::int64_t elements) const;
+  bool trains(int parameter) const { return parameter >= 0 && unit.roles[static_cast<std::size_t>(parameter)].trainable; }
+
+  const Setup& s;
+  const model::Block& block;
+  const UnitSizes& unit;
+  BlockShape shape;
+  Tape tape;
+  std::vector<Meta> meta;                   // by tape tensor
+  std::vector<int> of;                      // model tensor -> tape tensor
+  int A, R;                                 // bytes of an activation and of the residual stream
+  int matmuls = 0;                          // for the selective policy
+};
+
+}  // namespace shardfit::memory

@@ -1,0 +1,458 @@
+#include "selector/memory/rank_replay.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <map>
+
+#include "selector/hardware/device.hpp"
+
+namespace shardfit::memory {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr int kReplayedEnds = 3;       // of equal blocks, so many at each end are replayed in full; between them memory changes evenly
+
+enum class Mode : std::uint8_t { kKeep, kRecompute, kPolicy };
+
+Mode mode_of(const Setup& s, std::int64_t block) {
+  using C = Setup::Checkpoint;
+  switch (s.checkpoint) {
+    case C::kFull: return Mode::kRecompute;
+    case C::kEvery: return (block + 1) % s.checkpoint_every == 0 ? Mode::kRecompute : Mode::kKeep;
+    case C::kSelectiveOp: return Mode::kPolicy;
+    default: return Mode::kKeep;
+  }
+}
+
+std::int64_t scaled(std::int64_t elements, double bytes) { return static_cast<std::int64_t>(static_cast<double>(elements) * bytes); }
+
+class RankReplay {
+ public:
+  RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
+      : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit}), run_(t_), sharder_(make_sharder(s, t_)) {
+    t_.record_to(options.trace);
+    order_ = layout.active.empty() ? layout.blocks : layout.active;
+    choose_replayed();
+  }
+
+  StageResult run() {
+    load();
+    const std::int64_t micro_steps = std::min<std::int64_t>(s_.accumulation, 2);
+    for (int step = 1; step <= 2; ++step) {
+      t_.set_step(step);
+      const auto held = hold_earlier_batches();
+      for (std::int64_t m = 0; m < micro_steps; ++m) {
+        forward();
+        loss_and_backward();
+      }
+      for (auto h : retained_) t_.drop(h);
+      retained_.clear();
+      for (auto h : held) t_.drop(h);
+      optimizer_step(step);
+    }
+    StageResult r;
+    r.allocated_peak = t_.allocated_peak();
+    r.reserved_peak = t_.reserved_peak();
+    r.phase = t_.peak_phase();
+    r.terms = t_.peak_terms();
+    for (std::size_t p = 0; p < kPhases; ++p) r.phase_peaks[p] = t_.phase_peak(static_cast<Phase>(p));
+    r.ran_out = t_.ran_out();
+    r.events = t_.events();
+    return r;
+  }
+
+ private:
+  using Handle = Timeline::Handle;
+  static constexpr Handle kNone = Timeline::kNone;
+
+  int kind(std::int64_t block) const { return sizes_.order[static_cast<std::size_t>(block)]; }
+  const UnitSizes& unit(std::int64_t block) const { return sizes_.blocks[static_cast<std::size_t>(kind(block))]; }
+  bool is_encoder(std::int64_t block) const { return block < sizes_.encoder_blocks; }
+
+  BlockShape shape_of(bool encoder) const {
+    const bool two = s_.model.encoder_decoder;
+    BlockShape b;
+    b.sequences = s_.micro_batch;
+    b.sequence = two && !encoder ? s_.decoder_sequence : s_.sequence;
+    b.tokens = s_.micro_batch * b.sequence;
+    b.encoder_tokens = s_.tokens;
+    return b;
+  }
+  const Tape& tape(std::int64_t block) {
+    const int k = kind(block);
+    if (tapes_.size() < s_.model.blocks.size()) tapes_.resize(s_.model.blocks.size());
+    auto& slot = tapes_[static_cast<std::size_t>(k)];
+    if (!slot) slot = std::make_unique<Tape>(block_tape(s_, s_.model.blocks[static_cast<std::size_t>(k)], sizes_.blocks[static_cast<std::size_t>(k)], shape_of(is_encoder(block))));
+    return *slot;
+  }
+
+  void choose_replayed() {
+    std::map<std::pair<int, Mode>, std::vector<std::size_t>> classes;
+    for (std::size_t i = 0; i < order_.size(); ++i) classes[{kind(order_[i]), mode_of(s_, order_[i])}].push_back(i);
+    replayed_.assign(order_.size(), options_.every_block ? 1 : 0);
+    for (const auto& [key, where] : classes)
+      for (std::size_t j = 0; j < where.size(); ++j)
+        if (j < kReplayedEnds || j + kReplayedEnds >= where.size()) replayed_[where[j]] = 1;
+  }
+
+  bool whole_units() const { return s_.stage == 3 && s_.engine != Engine::kMegatron; }
+
+  void load() {
+    t_.enter(Phase::kLoad);
+    GatherUnit all;
+    for (auto b : layout_.blocks) all.add(unit(b));
+    if (layout_.first) all.add(sizes_.embedding);
+    if (layout_.last) all.add(sizes_.head);
+    const bool sharded = whole_units();
+    std::vector<std::int64_t> whole, mine;
+    for (auto b : layout_.blocks) {
+      whole.push_back(unit(b).rest_bytes);
+      mine.push_back(sharded ? unit(b).rest_shard_bytes : unit(b).rest_bytes);
+    }
+    std::int64_t root_whole = 0, root_mine = 0;
+    for (int e = 0; e < 2; ++e) {
+      if (!(e == 0 ? layout_.first : layout_.last)) continue;
+      const auto& u = e == 0 ? sizes_.embedding : sizes_.head;
+      root_whole += u.rest_bytes;
+      root_mine += sharded ? u.rest_shard_bytes : u.rest_bytes;
+    }
+    if (layout_.last && !layout_.first && s_.model.tied_embeddings) {   // a pipeline's last stage has a copy of the tied table
+      root_whole += sizes_.embedding.rest_bytes;
+      root_mine += sharded ? sizes_.embedding.rest_shard_bytes : sizes_.embedding.rest_bytes;
+    }
+    whole.push_back(root_whole);
+    mine.push_back(root_mine);
+    if (s_.plan.checkpoint_load == "full_copy_per_gpu" && s_.shard > 1 && sharded) {
+      // the whole model is on the device; unit by unit it is made flat and its shard kept
+      std::vector<Handle> full;
+      for (auto b : whole) full.push_back(t_.make(b, Term::kLoading));
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        const auto flat = t_.make(whole[i], Term::kLoading);
+        t_.make(mine[i], Term::kParameters);
+        t_.drop(flat);
+        t_.drop(full[i]);
+      }
+    } else if (!s_.offload_parameters) {
+      for (auto b : mine) t_.make(b, Term::kParameters);
+    }
+    t_.make(workspace_bytes(s_), Term::kBuffers);
+    trained_ = all.trained;
+    if (s_.master_bytes > 0 && all.trained > 0 && !s_.offload_optimizer) {
+      const std::int64_t n = s_.stage >= 1 ? all.trained_shard : all.trained;
+      t_.make(scaled(n, s_.master_bytes), Term::kMaster);
+    }
+    sharder_->allocate_fixed(all);
+    for (auto b : order_) {
+      GatherUnit g;
+      g.add(unit(b));
+      sharder_->units.push_back(g);
+    }
+    if (!layout_.active.empty() && s_.engine == Engine::kFsdp2 && s_.stage == 3) {
+      // stages of a pipeline do not reshard and keep unsharded gradients: so do the chunks that are not replayed
+      for (auto b : layout_.blocks) {
+        if (std::find(order_.begin(), order_.end(), b) != order_.end()) continue;
+        t_.make(unit(b).gather_bytes, Term::kGathered);
+        t_.make(scaled(unit(b).trained, s_.reduce_bytes), Term::kUnshardedGradients);
+      }
+    }
+    if (layout_.first) embedding_.add(sizes_.embedding);
+    if (layout_.last) head_.add(sizes_.head);
+    root_ = GatherUnit{};
+    if (layout_.first) root_.add(sizes_.embedding);
+    if (layout_.last) root_.add(sizes_.head);
+    split_root_ = s_.split_root || (s_.engine == Engine::kZero && s_.stage == 3);
+    tied_head_ = s_.model.tied_embeddings;
+    if (tied_head_ && split_root_ && layout_.last) {                      // the table is gathered again for the projection
+      head_.gather_bytes += sizes_.embedding.gather_bytes;
+      head_.elements += sizes_.embedding.elements;
+    }
+    t_.mark("load");
+  }
+
+  std::vector<Handle> hold_earlier_batches() {
+    std::vector<Handle> held;
+    if (layout_.held <= 0) return held;
+    if (held_bytes_ < 0) {
+      Timeline scratch({});
+      TapeRunner r(scratch);
+      const auto& first = tape(order_.front());
+      Handle x = scratch.make(first.bytes(first.input), Term::kActivations);
+      std::vector<Saved> saved(order_.size());
+      std::vector<std::vector<Handle>> kept(order_.size());
+      for (std::size_t k = 0; k < order_.size(); ++k) {
+        const auto& g = tape(order_[k]);
+        TapeRunner::Forward how;
+        const Mode mode = mode_of(s_, order_[k]);
+        how.save = mode == Mode::kKeep;
+        if (mode == Mode::kPolicy) {
+          kept[k].assign(g.tensors.size(), kNone);
+          how.kept = &kept[k];
+          how.collect_policy = true;
+        }
+        const Handle y = r.forward(g, x, how, how.save ? &saved[k] : nullptr);
+        if (mode == Mode::kKeep) scratch.drop(x);
+        x = y;
+      }
+      held_bytes_ = scratch.allocated();
+    }
+    for (std::int64_t i = 0; i < layout_.held; ++i) held.push_back(t_.make(held_bytes_, Term::kActivations));
+    return held;
+  }
+
+  void forward() {
+    t_.enter(Phase::kForward);
+    const bool gather_root = whole_units();
+    if (gather_root && split_root_ && layout_.first) {
+      sharder_->gather_root(0, embedding_);
+      sharder_->release_root(0);
+    } else if (gather_root && !split_root_) {
+      sharder_->gather_root(2, root_);
+    }
+    batch_ = t_.make(s_.tokens * 8 * 3, Term::kBatch);
+    const std::int64_t stream_tokens = s_.sequence_parallel ? s_.tokens / s_.tp : s_.tokens;
+    Handle x = t_.make(stream_tokens * s_.model.hidden * s_.residual_bytes, Term::kActivations);
+    saved_.resize(order_.size());
+    kept_.resize(order_.size());
+    inputs_.assign(order_.size(), kNone);
+    casts_.clear();
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      const auto block = order_[k];
+      if (sizes_.encoder_blocks > 0 && block == sizes_.encoder_blocks) {
+        encoder_output_ = x;
+        x = t_.make(s_.micro_batch * s_.decoder_sequence * s_.model.hidden * s_.residual_bytes, Term::kActivations);
+      }
+      const auto& g = tape(block);
+      sharder_->before_forward(k);
+      if (s_.autocast_cache) casts_.push_back(t_.make(unit(block).matrices * s_.compute_bytes, Term::kCasts));
+      const Mode mode = mode_of(s_, block);
+      TapeRunner::Forward how;
+      how.save = mode == Mode::kKeep;
+      if (mode == Mode::kPolicy) {
+        kept_[k].assign(g.tensors.size(), kNone);
+        how.kept = &kept_[k];
+        how.collect_policy = true;
+      }
+      Saved* saved = how.save ? &saved_[k] : nullptr;
+      const Handle y = replayed_[k] ? run_.forward(g, x, how, saved) : run_.forward_kept_only(g, x, how, saved);
+      if (mode != Mode::kKeep) inputs_[k] = s_.offload_activations ? t_.make(512, Term::kActivations) : t_.share(x);
+      t_.drop(x);
+      x = y;
+      sharder_->after_forward(k);
+      if (t_.tracing()) t_.mark(fmt::format("block {} forward", block));
+    }
+    last_hidden_ = x;
+  }
+
+  void loss_and_backward() {
+    t_.enter(Phase::kLoss);
+    const bool gather_root = whole_units();
+    if (gather_root && split_root_ && layout_.last) sharder_->gather_root(1, head_);
+    Handle through = kNone, cache = kNone;
+    Saved head_saved;
+    Handle gx = kNone;
+    const bool has_loss = layout_.last;
+    if (has_loss && !head_tape_) head_tape_ = std::make_unique<Tape>(head_tape(s_, sizes_.head, shape_of(false)));
+    const auto logits = s_.micro_batch * (s_.model.encoder_decoder ? s_.decoder_sequence : s_.sequence) * (s_.padded_vocabulary() / s_.tp);
+    if (has_loss) {
+      TapeRunner::Forward how;
+      how.term = Term::kLogits;
+      const Handle y = run_.forward(*head_tape_, last_hidden_, how, &head_saved);
+      t_.drop(old_outputs_);
+      old_outputs_ = kNone;
+      if (s_.loss.key_value_cache)
+        cache = t_.make(2 * s_.model.attention.kv_heads * s_.model.attention.head_dim * s_.tokens * s_.model.layers * 2, Term::kCache);
+      if (s_.loss.through_backward > 0) through = t_.make(logits * s_.loss.through_backward, Term::kLogits);
+      t_.drop(last_hidden_);
+      gx = y;
+    } else {
+      gx = last_hidden_;
+    }
+    for (auto h : casts_) t_.drop(h);
+    casts_.clear();
+    t_.mark("loss");
+    t_.enter(Phase::kBackward);
+    Sharder::Handles weights;
+    if (has_loss) {
+      gx = run_.backward(*head_tape_, head_saved, gx, weights, false);
+      if (gather_root && split_root_) sharder_->reduce_root(1, head_, weights);
+      else if (!gather_root) sharder_->reduce_root(1, head_, weights);
+      t_.mark("head backward");
+    }
+    Sharder::Handles root_weights;
+    root_weights.swap(weights);
+    // frozen units under FSDP1 and re-entrant checkpointing: the reshard-only hook (torch 2.4 _runtime_utils.py) keeps every
+    // checkpoint input and its gradient to the end of backward
+    const bool retains = s_.engine == Engine::kFsdp1 && s_.stage == 3 && s_.reentrant && s_.adapters.any && s_.checkpoint == Setup::Checkpoint::kFull;
+    for (std::size_t k = order_.size(); k-- > 0;) {
+      const auto block = order_[k];
+      const auto& g = tape(block);
+      if (sizes_.encoder_blocks > 0 && block == sizes_.encoder_blocks - 1) {   // into the encoder: the gradient of its output
+        t_.drop(gx);
+        gx = t_.make(s_.tokens * s_.model.hidden * s_.residual_bytes, Term::kActivationGradients);
+        t_.drop(encoder_output_);
+        encoder_output_ = kNone;
+      }
+      sharder_->before_backward(k);
+      if (gx < 0) gx = t_.make(g.bytes(g.output), Term::kActivationGradients);
+      Saved recomputed;
+      Saved* saved = &saved_[k];
+      Handle input = kNone;
+      if (mode_of(s_, block) != Mode::kKeep) {
+        input = inputs_[k];
+        inputs_[k] = kNone;
+        if (s_.offload_activations) {
+          t_.drop(input);
+          input = t_.make(g.bytes(g.input), Term::kActivations);
+        }
+        if (replayed_[k]) {
+          TapeRunner::Forward how;
+          how.term = Term::kRecomputed;
+          how.stop_after = s_.reentrant ? -1 : std::max(0, g.last_saving_op);
+          if (!kept_[k].empty()) how.kept = &kept_[k];
+          const Handle y = run_.forward(g, input, how, &recomputed);
+          t_.drop(y);
+          saved = &recomputed;
+        } else {
+          for (auto h : kept_[k]) t_.drop(h);
+          saved = &recomputed;
+        }
+        kept_[k].clear();
+        if (retains) retained_.push_back(t_.share(input));
+        t_.drop(input);
+      }
+      weights.clear();
+      gx = replayed_[k] ? run_.backward(g, *saved, gx, weights, false) : run_.backward_kept_only(g, *saved, gx, weights);
+      if (retains && gx >= 0) {
+        if (replayed_[k]) {
+          retained_.push_back(t_.share(gx));
+        } else {                         // each block has a gradient of its own
+          retained_.push_back(gx);
+          gx = t_.make(g.bytes(g.input), Term::kActivationGradients);
+        }
+      }
+      sharder_->after_backward(k, weights);
+      if (t_.tracing()) t_.mark(fmt::format("block {} backward", block));
+    }
+    t_.drop(gx);
+    if (layout_.first && s_.model.vocabulary > 0 && embedding_trains()) {
+      const auto rows = s_.padded_vocabulary() / s_.tp;
+      const Handle table = t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients);
+      if (tied_head_ && !root_weights.empty()) t_.drop(table);     // added to the head's gradient of the same table
+      else root_weights.push_back(table);
+    }
+    if (!gather_root) sharder_->reduce_root(0, embedding_, root_weights);
+    else if (split_root_) sharder_->reduce_root(0, embedding_, root_weights);
+    else sharder_->reduce_root(2, root_, root_weights);
+    sharder_->end_backward();
+    t_.mark("embedding backward");
+    t_.drop(cache);
+    if (!s_.loss.persists) {
+      t_.drop(through);
+      through = kNone;
+    }
+    old_outputs_ = through;
+    t_.drop(batch_);
+    batch_ = kNone;
+  }
+
+  bool embedding_trains() const {
+    const auto& roles = sizes_.embedding.roles;
+    for (std::size_t i = 0; i < roles.size(); ++i)
+      if (roles[i].trainable && s_.model.embedding.parameters[i].kind == model::Parameter::Kind::kEmbedding) return true;
+    return false;
+  }
+
+  template <class F>
+  void each_unit(F&& f) {
+    for (auto b : layout_.blocks) f(unit(b));
+    if (layout_.first) f(sizes_.embedding);
+    if (layout_.last) f(sizes_.head);
+  }
+
+  void optimizer_step(int step) {
+    t_.enter(Phase::kOptimizerStep);
+    if (trained_ > 0) {
+      if (step == 1 && s_.states_on_device) {
+        // one tensor a parameter and state, as torch makes them in the first step: they fill the holes that activations left
+        each_unit([&](const UnitSizes& u) {
+          for (auto n : u.trained_tensors)
+            for (int i = 0; i < s_.states; ++i) t_.make(scaled(n, s_.state_bytes), Term::kOptimizerStates);
+        });
+      }
+      if (!s_.in_backward) step_transients();
+    }
+    sharder_->zero_gradients();
+    t_.mark("optimizer step");
+  }
+
+  void step_transients() {
+    if (!s_.states_on_device) return;
+    std::vector<Handle> made;
+    if (s_.step == Setup::Step::kForeach) {          // torch/optim/adamw.py _multi_tensor_adamw: sqrt(exp_avg_sq) as a list
+      each_unit([&](const UnitSizes& u) {
+        for (auto n : u.trained_tensors) made.push_back(t_.make(scaled(n, s_.state_bytes), Term::kOptimizerTemporaries));
+      });
+    } else if (s_.step == Setup::Step::kSingle) {    // one flat parameter a unit
+      std::int64_t most = 0, root = 0;
+      for (auto b : layout_.blocks) most = std::max(most, unit(b).trained_shard);
+      if (layout_.first) root += sizes_.embedding.trained_shard;
+      if (layout_.last) root += sizes_.head.trained_shard;
+      made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
+    }
+    if (s_.master_bytes > 0 && s_.engine == Engine::kZero) {
+      std::int64_t n = 0;
+      each_unit([&](const UnitSizes& u) { n += s_.stage >= 1 ? u.trained_shard : u.trained; });
+      made.push_back(t_.make(scaled(s_.stage == 3 ? std::min<std::int64_t>(n, static_cast<std::int64_t>(s_.sub_group)) : n, 4), Term::kOptimizerTemporaries));
+    }
+    for (auto h : made) t_.drop(h);
+  }
+
+  const Setup& s_;
+  const ModelSizes& sizes_;
+  const StageLayout& layout_;
+  ReplayOptions options_;
+  Timeline t_;
+  TapeRunner run_;
+  std::unique_ptr<Sharder> sharder_;
+  std::vector<std::int64_t> order_;
+  std::vector<char> replayed_;
+  std::vector<std::unique_ptr<Tape>> tapes_;
+  std::unique_ptr<Tape> head_tape_;
+  std::vector<Saved> saved_;
+  std::vector<std::vector<Handle>> kept_;
+  std::vector<Handle> inputs_, casts_, retained_;
+  GatherUnit embedding_, head_, root_;
+  Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
+  std::int64_t trained_ = 0, held_bytes_ = -1;
+  bool split_root_ = false, tied_head_ = false;
+};
+
+}  // namespace
+
+ModelSizes model_sizes(const Setup& s) {
+  ModelSizes m;
+  for (const auto& b : s.model.blocks) m.blocks.push_back(unit_sizes(s, b));
+  m.embedding = unit_sizes(s, s.model.embedding);
+  m.head = unit_sizes(s, s.model.head);
+  for (const auto& run : s.model.encoder) m.order.insert(m.order.end(), static_cast<std::size_t>(run.count), run.block);
+  m.encoder_blocks = s.model.encoder_decoder ? static_cast<std::int64_t>(m.order.size()) : 0;
+  for (const auto& run : s.model.body) m.order.insert(m.order.end(), static_cast<std::size_t>(run.count), run.block);
+  return m;
+}
+
+std::int64_t workspace_bytes(const Setup& s) {
+  // cuBLAS: 8.125 MiB before Hopper, 32 MiB since (aten/src/ATen/cuda/CublasHandlePool.cpp)
+  const double cc = s.device.compute_capability_number();
+  std::int64_t bytes = cc >= 9 ? 32 * kMiB : 8 * kMiB + kMiB / 8;
+  if (s.engine == Engine::kMegatron) bytes += 64 * kMiB;   // CUBLAS_WORKSPACE_CONFIG=:4096:8 of its launch scripts: 32 MiB a handle, two streams
+  std::int64_t head_dim = s.model.attention.head_dim, rope = 0;
+  if (s.model.rope_theta > 0) rope = s.model.max_positions * head_dim * 4 * 2;
+  if (s.model.family == "gpt_bigcode") rope = s.model.max_positions * s.model.max_positions;   // its causal mask
+  return bytes + std::min<std::int64_t>(rope, 64 * kMiB);
+}
+
+StageResult replay_rank(const Setup& setup, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options) {
+  return RankReplay(setup, sizes, layout, options).run();
+}
+
+}  // namespace shardfit::memory

@@ -1,0 +1,101 @@
+// One job on one plan with every default filled in: the numbers that the rules of selector/memory work with.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "selector/job/job.hpp"
+#include "selector/job/plan.hpp"
+#include "selector/memory/memory.hpp"
+#include "selector/memory/profile.hpp"
+#include "selector/model/model.hpp"
+
+namespace shardfit::memory {
+
+enum class Engine : std::uint8_t { kDdp, kFsdp1, kFsdp2, kZero, kMegatron, kOwn };
+
+struct Adapters {
+  bool any = false;
+  std::int64_t rank = 8;
+  bool dropout = false, dora = false, ia3 = false;
+  int bytes = 2;                        // of an adapter weight
+  bool own_units = true;                // wrapped apart from the block (PEFT); false: share its flat parameter (litgpt)
+};
+
+struct Setup {
+  const job::Job& job;
+  const job::Plan& plan;
+  const model::Model& model;
+  const hardware::Device& device;
+
+  Engine engine = Engine::kDdp;
+  std::string trainer;
+  int age = kNewest;                    // of the trainer
+  int torch = 0;                        // release number of torch, 0 = not stated
+  bool colossal = false;
+
+  std::int64_t gpus = 1, tp = 1, cp = 1, ep = 1, etp = 1, pp = 1, vp = 1;
+  std::int64_t shard = 1;               // ranks that share one copy of what the stage shards
+  std::int64_t expert_shard = 1;        // the same for expert weights
+  std::int64_t stage = 0;
+  job::Sharding::Reshard reshard = job::Sharding::Reshard::kTrue;
+  std::int64_t micro_batch = 1, accumulation = 1;
+  std::int64_t sequence = 0;            // positions a rank computes of each sequence
+  std::int64_t decoder_sequence = 0;    // encoder-decoder models
+  std::int64_t tokens = 0;              // micro_batch x sequence
+  bool sequence_parallel = false;
+  bool no_sync = false;
+
+  double parameter_bytes = 4, master_bytes = 0, gradient_bytes = 4, reduce_bytes = 4;
+  int compute_bytes = 2;                // activations and gathered weights
+  int residual_bytes = 2;               // the stream between blocks
+  int norm_bytes = 0;                   // of a norm's output where its weight is wider; 0 = as computed
+  int mlp_bytes = 0;                    // of MLP activations where wider; 0 = as computed
+  int weight_gradient_bytes = 2;
+  bool autocast = false, autocast_cache = false;
+
+  Dialect dialect;
+  LossRules loss;
+  bool eager_attention = false;
+  bool compiled = false;
+  Adapters adapters;
+  bool quantized = false;
+  double quantized_bytes = 0.5;         // an element, with its scales
+
+  enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
+  std::int64_t checkpoint_every = 1;
+  bool reentrant = false;
+  bool offload_parameters = false, offload_gradients = false, offload_optimizer = false, offload_activations = false;
+
+  enum class Step : std::uint8_t { kFused, kForeach, kSingle, kCpu } step = Step::kFused;
+  int states = 2;                       // tensors a parameter
+  double state_bytes = 4;               // an element of one of them, with its scales
+  bool states_on_device = true;
+  bool in_backward = false;
+
+  std::int64_t unit_blocks = 1;         // blocks a gather unit
+  bool split_root = false;              // embedding and head are units of their own
+  std::int64_t prefetch = 1;
+  std::int64_t gathers_in_flight = 2;   // frees that wait for an event (FSDP1)
+  bool prefetch_backward = true;
+
+  // DeepSpeed, in elements
+  double reduce_bucket = 0, allgather_bucket = 0, prefetch_bucket = 0, max_live = 0, persistence = 0, sub_group = 0, max_reuse = 0;
+  bool overlap_comm = false, contiguous_gradients = true;
+
+  std::vector<std::string> assumed;
+
+  std::int64_t block_unit(std::int64_t block) const { return block / unit_blocks; }
+  std::int64_t padded_vocabulary() const;
+};
+
+// Throws Error for combinations that the framework refuses.
+Setup make_setup(const Request& request);
+
+// Fills Setup::loss from job and profile.
+LossRules loss_rules(const Setup& setup);
+
+// Whether `name` ("model.layers.3.mlp.up_proj") is meant by a list of module names or prefixes as users write them.
+bool names_module(const std::vector<std::string>& patterns, const std::string& module, const std::string& full_name);
+
+}  // namespace shardfit::memory

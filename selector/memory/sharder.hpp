@@ -1,0 +1,65 @@
+// When a framework gathers and releases parameters, and what it does with gradients: one class a way of working.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "selector/memory/setup.hpp"
+#include "selector/memory/timeline.hpp"
+#include "selector/memory/unit_sizes.hpp"
+
+namespace shardfit::memory {
+
+// A unit that is gathered and reduced as one: one or more blocks, or a part of the root.
+struct GatherUnit {
+  std::int64_t gather_bytes = 0;      // whole, in compute format
+  std::int64_t elements = 0;          // whole
+  std::int64_t trained = 0;           // elements that get a gradient, whole
+  std::int64_t trained_shard = 0;     // elements of them on this rank
+  std::int64_t adapters = 0;
+  std::int64_t largest_leaf = 0;      // elements of the largest single tensor
+  void add(const UnitSizes& u);
+};
+
+class Sharder {
+ public:
+  using Handles = std::vector<Timeline::Handle>;
+
+  Sharder(const Setup& setup, Timeline& timeline) : s_(setup), t_(timeline) {}
+  virtual ~Sharder() = default;
+
+  // Buffers that live as long as the run. `all` = everything on this rank.
+  virtual void allocate_fixed(const GatherUnit& all) { (void)all; }
+  virtual void before_forward(std::size_t unit) { (void)unit; }
+  virtual void after_forward(std::size_t unit) { (void)unit; }
+  virtual void before_backward(std::size_t unit) { (void)unit; }
+  // Takes the gradients that autograd made for the unit.
+  virtual void after_backward(std::size_t unit, Handles& weights) = 0;
+  // Root parts: key 0 embedding, 1 head; when they are one unit only `root_*` with key 2 is used.
+  virtual void gather_root(int key, const GatherUnit& unit) { (void)key, (void)unit; }
+  virtual void release_root(int key) { (void)key; }
+  virtual void reduce_root(int key, const GatherUnit& unit, Handles& weights) = 0;
+  virtual void end_backward() {}
+  void zero_gradients();
+
+  std::vector<GatherUnit> units;      // blocks of this rank, in order
+
+ protected:
+  void keep(std::size_t key, Handles& weights);                 // unsharded: they stay until the step
+  static constexpr std::size_t kRoot = 1u << 20;
+
+  struct Kept {
+    std::size_t key;
+    Timeline::Handle handle;
+  };
+  bool has(std::size_t key) const;
+  void put(std::size_t key, Timeline::Handle h) { gradients_.push_back({key, h}); }
+  void drop_all(Handles& weights);
+
+  const Setup& s_;
+  Timeline& t_;
+  std::vector<Kept> gradients_;       // of this step
+};
+
+std::unique_ptr<Sharder> make_sharder(const Setup& setup, Timeline& timeline);
+
+}  // namespace shardfit::memory

@@ -1,0 +1,107 @@
+// One block (or the head with the loss) as autograd sees it: a list of operations over tensors, each with what it allocates, keeps
+// for backward and gives back. Run forward and backward on a Timeline.
+//
+// Semantics are those of PyTorch autograd: an operation allocates temporaries and its result and keeps `saves` (storages, not
+// tensors: a view keeps all of its base) until its backward, which allocates temporaries, the gradients of its inputs and of its
+// weights, and then lets go of what it kept and of the gradient that came in.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "selector/memory/timeline.hpp"
+
+namespace shardfit::memory {
+
+template <class T, int N>
+struct SmallList {                      // a few values in place; what is beyond N is an error of the op rules, not of input
+  T values[N] = {};
+  int count = 0;
+  void push(T v) {
+    if (count < N) values[count++] = v;
+  }
+  const T* begin() const { return values; }
+  const T* end() const { return values + count; }
+  bool empty() const { return count == 0; }
+};
+
+struct WeightGradient {
+  int parameter = -1;                   // index into the block's parameters; -1 an adapter, -2 a fused weight
+  std::int64_t bytes = 0;
+};
+
+inline constexpr std::int64_t kPass = -1;       // the input's gradient is the output's gradient itself
+inline constexpr std::int64_t kNoGradient = -2;
+
+struct TapeOp {
+  const char* name = "";
+  SmallList<int, 6> in;
+  int out = -1;
+  SmallList<int, 4> more_outs;          // views of a split: aliases of the input's storage
+  SmallList<int, 8> saves;              // tensors kept until backward
+  SmallList<std::int64_t, 12> extra;    // bytes of further kept tensors (masks, statistics)
+  SmallList<std::int64_t, 6> gradients; // bytes a gradient of each input, kPass or kNoGradient
+  SmallList<WeightGradient, 6> weights;
+  std::int64_t forward_temporary = 0, backward_temporary = 0;
+  bool needs_gradient = true;           // something before or in it is trained
+  bool kept_by_policy = false;          // selective checkpointing keeps its output
+  Term term = Term::kActivations;
+};
+
+class Tape {
+ public:
+  struct TensorInfo {
+    std::int64_t bytes = 0;
+    bool requires_gradient = true;
+    int base = -1;                      // alias of that tensor's storage
+    bool is_saved = false;              // by some operation (set by finish)
+    int last_use = -1;                  // operation after which the forward lets go of it
+    bool hold = false;                  // a local of the module's forward: lives until it returns
+  };
+  std::vector<TensorInfo> tensors;
+  std::vector<TapeOp> ops;
+  int input = -1, output = -1;
+  int last_saving_op = -1;              // an early-stopping recompute ends here
+
+  int tensor(std::int64_t bytes, bool requires_gradient = true);
+  int view(int of);                     // same storage
+  int base(int t) const { return tensors[static_cast<std::size_t>(t)].base < 0 ? t : tensors[static_cast<std::size_t>(t)].base; }
+  std::int64_t bytes(int t) const { return tensors[static_cast<std::size_t>(t)].bytes; }
+  bool requires_gradient(int t) const { return tensors[static_cast<std::size_t>(t)].requires_gradient; }
+  // Adds an operation. `gradients` empty = one of the input's own size each. Inputs without gradient get none.
+  // Whatever is kept is dropped again when nothing needs a gradient.
+  int add(TapeOp op, std::int64_t out_bytes);
+  void finish(int input_tensor, int output_tensor);
+  std::int64_t saved_bytes() const;     // kept between forward and backward, without the input
+};
+
+// What a forward left for its backward.
+struct Saved {
+  std::vector<std::vector<Timeline::Handle>> by_op;   // in order of the operations; one single list when `flat`
+  bool flat = false;
+};
+
+class TapeRunner {
+ public:
+  explicit TapeRunner(Timeline& timeline) : timeline_(timeline) {}
+
+  struct Forward {
+    bool save = true;                   // keep what autograd keeps
+    bool collect_policy = false;        // selective checkpointing: keep outputs that the policy names (into `kept`)
+    std::vector<Timeline::Handle>* kept = nullptr;  // collect: filled; recompute: taken from, by tensor number
+    int stop_after = -1;                // recompute: last operation that runs; -1 = all
+    Term term = Term::kActivations;
+  };
+  // `x` stays the caller's; returns the output (kNone when stopped before it).
+  Timeline::Handle forward(const Tape& tape, Timeline::Handle x, const Forward& how, Saved* saved);
+  // Only what remains after the forward, without the operations' own transients (for blocks equal to ones replayed in full).
+  Timeline::Handle forward_kept_only(const Tape& tape, Timeline::Handle x, const Forward& how, Saved* saved);
+  // `gy` is consumed. Weight gradients are appended to `weights`. Returns the gradient of the input, or kNone.
+  Timeline::Handle backward(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights, bool free_weights_at_once);
+  Timeline::Handle backward_kept_only(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights);
+
+ private:
+  Timeline& timeline_;
+  std::vector<Timeline::Handle> live_, grad_;
+};
+
+}  // namespace shardfit::memory

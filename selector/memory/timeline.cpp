@@ -1,0 +1,84 @@
+#include "selector/memory/timeline.hpp"
+
+#include <algorithm>
+
+namespace shardfit::memory {
+
+void Timeline::note_peak() {
+  const std::int64_t now = allocated();
+  auto& of_phase = phase_peak_[static_cast<std::size_t>(phase_)];
+  of_phase = std::max(of_phase, now);
+  if (now > peak_) {
+    peak_ = now;
+    peak_phase_ = phase_;
+    peak_terms_ = live_;
+  }
+  if (trace_ && now > segment_peak_) {
+    segment_peak_ = now;
+    segment_terms_ = live_;
+  }
+}
+
+Timeline::Handle Timeline::make(std::int64_t bytes, Term term, int stream) {
+  if (bytes <= 0) return kNone;
+  ++events_;
+  Handle h;
+  if (unused_.empty()) {
+    h = static_cast<Handle>(storages_.size());
+    storages_.emplace_back();
+  } else {
+    h = unused_.back();
+    unused_.pop_back();
+  }
+  auto& s = storages_[static_cast<std::size_t>(h)];
+  s.block = allocator_.allocate(bytes, stream);
+  s.references = 1;
+  s.term = term;
+  s.stream = static_cast<std::int8_t>(stream);
+  live_[static_cast<std::size_t>(term)] += allocator_.size(s.block);
+  note_peak();
+  return h;
+}
+
+void Timeline::drop(Handle h) {
+  if (h < 0) return;
+  auto& s = storages_[static_cast<std::size_t>(h)];
+  if (--s.references > 0) return;
+  const std::int64_t size = allocator_.size(s.block);
+  live_[static_cast<std::size_t>(s.term)] -= size;
+  const int stream = s.stream;
+  if (delay_[stream] > 0) {
+    auto& queue = waiting_[stream];
+    queue.push_back(s.block);
+    waiting_bytes_ += size;
+    if (static_cast<int>(queue.size()) > delay_[stream]) {
+      waiting_bytes_ -= allocator_.size(queue.front());
+      allocator_.free(queue.front());
+      queue.erase(queue.begin());
+    }
+  } else {
+    allocator_.free(s.block);
+  }
+  unused_.push_back(h);
+}
+
+void Timeline::retag(Handle h, Term term) {
+  if (h < 0) return;
+  auto& s = storages_[static_cast<std::size_t>(h)];
+  const std::int64_t size = allocator_.size(s.block);
+  live_[static_cast<std::size_t>(s.term)] -= size;
+  live_[static_cast<std::size_t>(term)] += size;
+  s.term = term;
+}
+
+void Timeline::mark(const std::string& label) {
+  if (!trace_) return;
+  if (segment_peak_ < 0) {
+    segment_peak_ = allocated();
+    segment_terms_ = live_;
+  }
+  trace_->push_back({label, phase_, step_, segment_peak_, allocator_.reserved(), segment_terms_});
+  segment_peak_ = -1;
+}
+
+}  // namespace shardfit::memory
