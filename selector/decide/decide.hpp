@@ -16,6 +16,10 @@ namespace shardfit::timing {
 struct Calibration;
 }
 
+namespace shardfit::search {
+class ModelCache;
+}
+
 namespace shardfit::decide {
 
 // What the caller demands on top of the job's own deadline, max_cost and pins; of two limits the stricter holds.
@@ -30,7 +34,8 @@ struct Options {
   const regions::Catalogue* catalogue = nullptr;  // nullptr = the shipped one
   const pricing::Rates* rates = nullptr;          // nullptr = the shipped ones
   pricing::PriceMaxAge price_max_age;
-  const timing::Calibration* calibration = nullptr;  // nullptr = what `shardfit calibrate` stored on this machine, if anything
+  const timing::Calibration* calibration = nullptr;  // by which the device "cpu" is timed; nullptr = none
+  search::ModelCache* models = nullptr;        // kept between calls; nullptr = read the model anew
   std::string default_currency = "EUR";
   std::string as_family;                       // --as
   double tie_percent = 5;

@@ -211,7 +211,8 @@ class Searcher {
   void visit(Cell& cell, double& front_seconds) {
     auto& result = out_.offers[cell.choice];
     const bool inside = within(cell);
-    const bool for_best = inside && !result.best, for_front = inside && cell.seconds < front_seconds, for_cheapest = !result.cheapest;
+    const bool outside = choices_[cell.choice].outside;
+    const bool for_best = inside && !outside && !result.best, for_front = inside && !outside && cell.seconds < front_seconds, for_cheapest = !result.cheapest;
     if (!limits_.exhaustive && !for_best && !for_front && !for_cheapest) return;
     const memory::Result* memory = replay(cell);
     if (!memory) return;
@@ -283,7 +284,7 @@ class Searcher {
 
   void explain_failure(std::uint32_t index, const std::vector<std::uint32_t>& order) {
     auto& result = out_.offers[index];
-    if (result.best) return;
+    if (result.best || choices_[index].outside) return;
     if (result.cheapest) {  // something fits, but outside the limits: what is the fastest?
       std::vector<std::uint32_t> mine;
       for (const auto i : order)

@@ -29,6 +29,7 @@ struct Choice {
   const pricing::Offer* offer = nullptr;
   const hardware::Device* device = nullptr;
   const pricing::Pricer* pricer = nullptr;
+  bool outside = false;                        // a rule keeps it out: only what it would cost is of interest
 };
 
 struct Limits {
