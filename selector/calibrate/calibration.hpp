@@ -28,11 +28,11 @@ nlohmann::ordered_json to_json(const BusyRates& rates);
 // ("" = none), then $XDG_STATE_HOME/shardfit (~/.local/state/shardfit).
 std::vector<std::filesystem::path> state_folders(const std::string& site_state_dir);
 
-// Stores one record under (CPU model, cores, ranks, threads) in FOLDER/calibration.sqlite, replacing an older one.
+// Stores one record under (CPU model, cores, ranks, threads, type) in FOLDER/calibration.sqlite, replacing an older one.
 // Throws Error{state_unwritable}.
 void store_rates(const std::filesystem::path& folder, const Machine& machine, const BusyRates& rates);
 
-// All records of `machine` in those folders, the newest of each (ranks, threads); nullopt when there is none. A folder without a
+// All records of `machine` in those folders, the newest of each (ranks, threads, type); nullopt when there is none. A folder without a
 // database or one that cannot be read counts as empty: a prediction without rates says so itself.
 std::optional<Calibration> load_calibration(const std::vector<std::filesystem::path>& folders, const Machine& machine);
 // The same for this machine and the site file's state_dir.
@@ -40,6 +40,7 @@ std::optional<Calibration> load_calibration(const std::string& site_state_dir = 
 
 struct ProbeOptions {
   int ranks = 1, threads = 1;
+  std::string type = "fp32";
   bool quick = true;
   double deadline_seconds = 600;
   std::string program;  // "" = shardfit-train beside this program, else on PATH; $SHARDFIT_TRAIN names another

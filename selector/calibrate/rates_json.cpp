@@ -74,6 +74,7 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   BusyRates rates;
   rates.ranks = static_cast<int>(r.required_integer("ranks", 1, 4096));
   rates.threads = static_cast<int>(r.required_integer("threads", 1, 4096));
+  rates.type = r.one_of("type", {"fp32", "bf16"}).value_or("fp32");
   rates.as_of = r.string("as_of").value_or("");
   rates.software = r.string("software").value_or("");
   rates.quick = r.boolean("quick").value_or(true);
@@ -92,12 +93,13 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   rates.clear = r.number("clear", 0, kMost).value_or(0);
   rates.all_gather = read_transfers(r, "all_gather");
   rates.reduce_scatter = read_transfers(r, "reduce_scatter");
+  rates.all_reduce = read_transfers(r, "all_reduce");
   rates.step_factor = r.number("step_factor", 0.1, 10).value_or(1);
   rates.step_overhead = r.number("step_overhead", 0, kMost).value_or(0);
   r.finish();
   if (rates.gemms.empty()) throw Error("missing_key", where + "/gemm", "no matrix product was measured", "run shardfit calibrate again");
   if (rates.attention.empty()) throw Error("missing_key", where + "/attention", "no attention was measured", "run shardfit calibrate again");
-  if (rates.ranks > 1 && (rates.all_gather.empty() || rates.reduce_scatter.empty()))
+  if (rates.ranks > 1 && (rates.all_gather.empty() || rates.reduce_scatter.empty() || rates.all_reduce.empty()))
     throw Error("missing_key", where + "/all_gather", "no collective was measured", "run shardfit calibrate again");
   return rates;
 }
@@ -106,6 +108,7 @@ OrderedJson to_json(const BusyRates& rates) {
   OrderedJson out;
   out["ranks"] = rates.ranks;
   out["threads"] = rates.threads;
+  out["type"] = rates.type;
   out["as_of"] = rates.as_of;
   out["software"] = rates.software;
   out["quick"] = rates.quick;
@@ -131,6 +134,7 @@ OrderedJson to_json(const BusyRates& rates) {
   };
   transfers("all_gather", rates.all_gather);
   transfers("reduce_scatter", rates.reduce_scatter);
+  transfers("all_reduce", rates.all_reduce);
   out["step_factor"] = rates.step_factor;
   out["step_overhead"] = rates.step_overhead;
   return out;

@@ -85,7 +85,8 @@ std::string last_line(const std::string& text) {
 BusyRates run_probe(const ProbeOptions& options) {
   const std::string program = find_program(options.program);
   std::vector<std::string> words = {program,     "--probe",   "rates", "--ranks", std::to_string(options.ranks),
-                                    "--threads", std::to_string(options.threads)};
+                                    "--threads", std::to_string(options.threads),
+                                    "--type",    options.type};
   if (options.quick) words.push_back("--quick");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());

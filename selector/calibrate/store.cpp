@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <sqlite3.h>
+#include <tuple>
 
 #include "regions/base/error.hpp"
 #include "regions/base/json.hpp"
@@ -16,7 +17,7 @@ constexpr const char* kFile = "calibration.sqlite";
 constexpr int kBusyMilliseconds = 5000;
 constexpr const char* kSchema =
     "CREATE TABLE IF NOT EXISTS rates (cpu TEXT NOT NULL, cores INTEGER NOT NULL, ranks INTEGER NOT NULL, threads INTEGER NOT NULL, "
-    "as_of TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (cpu, cores, ranks, threads))";
+    "type TEXT NOT NULL, as_of TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (cpu, cores, ranks, threads, type))";
 
 struct Close {
   void operator()(sqlite3* database) const { sqlite3_close(database); }
@@ -72,26 +73,27 @@ void store_rates(const std::filesystem::path& folder, const Machine& machine, co
     if (!good) fail(sqlite3_errmsg(database.get()));
   };
   check(sqlite3_exec(database.get(), kSchema, nullptr, nullptr, nullptr) == SQLITE_OK);
-  const Statement insert = prepare(database.get(), "INSERT OR REPLACE INTO rates VALUES (?,?,?,?,?,?)");
+  const Statement insert = prepare(database.get(), "INSERT OR REPLACE INTO rates VALUES (?,?,?,?,?,?,?)");
   check(insert != nullptr);
   bind(insert.get(), 1, machine.cpu);
   sqlite3_bind_int(insert.get(), 2, machine.cores);
   sqlite3_bind_int(insert.get(), 3, rates.ranks);
   sqlite3_bind_int(insert.get(), 4, rates.threads);
-  bind(insert.get(), 5, rates.as_of);
-  bind(insert.get(), 6, to_json(rates).dump());
+  bind(insert.get(), 5, rates.type);
+  bind(insert.get(), 6, rates.as_of);
+  bind(insert.get(), 7, to_json(rates).dump());
   check(sqlite3_step(insert.get()) == SQLITE_DONE);
 }
 
 std::optional<Calibration> load_calibration(const std::vector<std::filesystem::path>& folders, const Machine& machine) {
-  std::map<std::pair<int, int>, BusyRates> newest;
+  std::map<std::tuple<int, int, std::string>, BusyRates> newest;
   for (const auto& folder : folders) {
     std::error_code status;
     const std::filesystem::path file = folder / kFile;
     if (!std::filesystem::exists(file, status) || status) continue;
     const Database database = open(file, SQLITE_OPEN_READONLY);
     if (!database) continue;
-    const Statement select = prepare(database.get(), "SELECT record FROM rates WHERE cpu = ? AND cores = ? ORDER BY ranks, threads");
+    const Statement select = prepare(database.get(), "SELECT record FROM rates WHERE cpu = ? AND cores = ? ORDER BY ranks, threads, type");
     if (!select) continue;
     bind(select.get(), 1, machine.cpu);
     sqlite3_bind_int(select.get(), 2, machine.cores);
@@ -100,7 +102,7 @@ std::optional<Calibration> load_calibration(const std::vector<std::filesystem::p
       if (!text) continue;
       try {
         BusyRates rates = parse_rates(parse_json(text, file.string()));
-        BusyRates& slot = newest[{rates.ranks, rates.threads}];
+        BusyRates& slot = newest[{rates.ranks, rates.threads, rates.type}];
         if (slot.gemms.empty() || slot.as_of < rates.as_of) slot = std::move(rates);
       } catch (const Error&) {
         // A record of another version: measured anew by the next shardfit calibrate.

@@ -33,6 +33,7 @@ struct TransferSample {
 // Rates with `ranks` processes of `threads` threads busy at once: two busy ranks on two cores share caches and memory.
 struct BusyRates {
   int ranks = 1, threads = 1;
+  std::string type = "fp32";    // of weights and activations: fp32 | bf16
   std::string as_of, software;  // RFC 3339; version of shardfit-train
   bool quick = true;
 
@@ -44,7 +45,7 @@ struct BusyRates {
   double adamw = 0;                    // seconds per parameter that a rank updates
   double norm = 0;                     // seconds per element of the gradients' norm
   double clear = 0;                    // seconds per element copied
-  std::vector<TransferSample> all_gather, reduce_scatter;  // by size, ascending; empty for one rank
+  std::vector<TransferSample> all_gather, reduce_scatter, all_reduce;  // by size, ascending; empty for one rank
   // A few whole steps of a small model, measured over predicted from the rates above: what the rates leave out (cold caches, page
   // faults, scheduling). 1 where it was not measured.
   double step_factor = 1;
@@ -56,8 +57,9 @@ struct Calibration {
   int cores = 0;                       // that the measuring process could use
   std::vector<BusyRates> rates;        // by (ranks, threads)
 
-  // The rates measured nearest to `ranks` x `threads` (0 threads: all cores over the ranks); nullptr when there are none.
-  const BusyRates* find(int ranks, int threads, bool& exact) const;
+  // The rates measured nearest to `ranks` x `threads` (0 threads: all cores over the ranks) with that type; another type's where it
+  // was not measured; nullptr when there are none. `exact`: measured just so.
+  const BusyRates* find(int ranks, int threads, const std::string& type, bool& exact) const;
 };
 
 }  // namespace shardfit::timing

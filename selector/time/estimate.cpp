@@ -1,6 +1,8 @@
 // estimate_time: one answer with its assumptions.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "selector/job/job.hpp"
 #include "selector/job/plan.hpp"
 #include "selector/model/model.hpp"
@@ -36,6 +38,17 @@ void assume(const Request& request, const Work& work, std::vector<std::string>& 
     assumed.push_back(fmt::format("no measurement of {} on this GPU generation: rates of its kind", engine_name(work.engine)));
 }
 
+void assume_cpu(const Request& request, const Work& work, std::vector<std::string>& assumed) {
+  bool exact = false;
+  const BusyRates* rates = request.calibration->find(static_cast<int>(std::clamp<std::int64_t>(request.plan.gpus_per_node, 1, 1 << 20)),
+                                                     static_cast<int>(std::clamp(request.plan.cpus_per_gpu.value_or(0), 0.0, 1e6)),
+                                                     work.compute == Compute::kFp32 ? "fp32" : "bf16", exact);
+  if (!rates) return;
+  assumed.push_back(fmt::format("rates measured on {} with {} ranks of {} threads in {}, {}{}", request.calibration->cpu, rates->ranks,
+                                rates->threads, rates->type, rates->as_of, exact ? "" : " (not for this plan's ranks and threads)"));
+  if (request.plan.nodes > 1 && !(request.interconnect && request.interconnect->node_gbs)) assumed.push_back("interconnect.node_gbs=1.25");
+}
+
 }  // namespace
 
 TimeEstimate to_estimate(const StepTime& time) {
@@ -64,9 +77,7 @@ Result estimate_time(const Request& request) {
   result.basis = time.calibrated ? "probed" : "table";
   result.assumed = work.assumed;
   if (!request.device.is_cpu) assume(request, work, result.assumed);
-  else if (request.calibration)
-    result.assumed.push_back(fmt::format("rates of {} with {} x {} threads busy, measured {}", request.calibration->cpu,
-                                         request.calibration->ranks, request.calibration->threads, request.calibration->as_of));
+  else if (request.calibration) assume_cpu(request, work, result.assumed);
   return result;
 }
 

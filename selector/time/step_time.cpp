@@ -381,7 +381,7 @@ StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Devi
   if (!device.is_cpu) return gpu_step(work, plan, device, host, interconnect);
   if (!calibration)
     throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
-  StepTime time = cpu_step(work, plan, *calibration);
+  StepTime time = cpu_step(work, plan, *calibration, interconnect);
   const double sigma = time.sigma;
   finish(time, work, plan, sigma);
   time.bound = largest_part(time);

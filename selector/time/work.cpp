@@ -356,6 +356,8 @@ Work make_work(const job::Job& job, const model::Model& model) {
   // torch 2.2 (January 2024) brought FlashAttention-2.
   work.old_flash = work.engine == Engine::kFsdp1 && (work.version >= 0 ? work.version < 2002 : model.family == "mpt");
   work.loss_bytes = loss_bytes(work, job.loss.kind);
+  work.loss_rows = static_cast<double>(job.loss.chunk_tokens.value_or(0));
+  work.loss_chunks = static_cast<double>(job.loss.chunks.value_or(0));
   work.low_precision_norm = [&] {
     const auto fact = model.facts.find("low_precision_layernorm");
     return fact != model.facts.end() && fact->second != 0;

@@ -83,6 +83,7 @@ struct Work {
   bool optimizer_swapped = false;     // offloaded states come to the GPU and the update runs there (implementation "fused")
   AttentionWord attention = AttentionWord::kFlash;
   double loss_bytes = 40;             // per logit, forward and backward
+  double loss_rows = 0, loss_chunks = 0;  // rows of logits alive at once, or their number of chunks; 0 = the engine's own
   double sequence = 0, decoder_sequence = 0;
   double batch_tokens = 0;            // tokens of an optimizer step as the job states them; 0 = by the plan
   bool old_flash = false;             // 2023 era FSDP1: FlashAttention 1 or its Triton port
