@@ -7,10 +7,11 @@
 //     manifest.json                               step, layout, files with sizes and checksums, job, plan hash, training state
 //
 // Saving, on all ranks (the engine's barriers share failures, so that no rank goes on alone):
-//   1. rank 0: begin(...)          barrier: all ranks learn the folder (same arguments give the same folder)
+//   1. rank 0: begin(...)          barrier; the other ranks know the folder by unfinished_folder(same arguments)
 //   2. all:    write_rank(...)     barrier, with "did it work" reduced over the ranks
 //   3. rank 0: commit(...)         barrier
-// A failure anywhere leaves a .tmp- folder that the next begin() removes.
+// A failure anywhere leaves a .tmp- folder that the next begin() removes. The newest checkpoint is the one saved last, whatever its
+// step (a run resumed from an older one may save lower steps); after an ordinary run that is the highest step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -39,7 +40,8 @@ struct SaveState {
   std::filesystem::path model_folder; // config.json and tokenizer files are copied from here
 };
 
-// The rank's slice of a unit, unit.slice(ranks) long; must stay valid until the next call.
+// The rank's slice of a unit: unit.slice(ranks) elements, or fewer where the rest is padding (written as zeros). The span must stay
+// valid until the next call.
 using SliceOf = std::function<std::span<const float>(const FlatUnit& unit, Kind kind)>;
 
 std::filesystem::path checkpoints_folder(const std::filesystem::path& output);
