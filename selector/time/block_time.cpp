@@ -131,7 +131,7 @@ Passes block_seconds(const Work& work, const BlockWork& block, const Share& shar
   const bool own_gelu = work.engine == Engine::kDeepspeed || work.engine == Engine::kMegatron || work.engine == Engine::kOther;
   const bool fp8 = work.compute == Compute::kFp8;
   const double split_by_sequence = block.rms_width * (work.fused_norm ? 4 : 36) + block.layer_norm_width * (cheap_norm ? 4 : 16) +
-                                   block.residual_width * (work.fused ? 4 : 6) + block.dropout_width * 5 +
+                                   (block.residual_width + block.scale_width) * (work.fused ? 4 : 6) + block.dropout_width * 5 +
                                    block.routed_width * kMoePermute + (fp8 ? 12 * work.hidden : 0);
   const double inner = block.gated_width + block.activation_width + block.python_gelu_width + block.clamped_gated_width;
   const double split_by_tensor = block.gated_width * (work.fused_gate ? 6 : 10) + block.activation_width * 4 +

@@ -163,6 +163,9 @@ BlockWork block_work(const model::Block& block, const model::Run& run, double fi
       case OpKind::kDropout:
         if (op.dropout > 0) out.dropout_width += width(block, op.in);
         break;
+      case OpKind::kScale:
+        if (!op.params.empty()) out.scale_width += width(block, op.in);
+        break;
       case OpKind::kRouter: {
         Linear router;
         router.in = width(block, op.in);

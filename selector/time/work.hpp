@@ -47,7 +47,7 @@ struct BlockWork {
   std::vector<Experts> experts;
   // Element-wise operators: elements a token, summed over the operators of that kind.
   double rms_width = 0, layer_norm_width = 0, residual_width = 0, gated_width = 0, activation_width = 0, python_gelu_width = 0,
-         clamped_gated_width = 0, rope_width = 0, head_width = 0 /* q and kv as the attention reads them */, dropout_width = 0,
+         clamped_gated_width = 0, rope_width = 0, head_width = 0 /* q and kv as the attention reads them */, dropout_width = 0, scale_width = 0 /* times a parameter vector */,
          routed_width = 0 /* hidden x experts a token: permuted twice */, scan_width = 0;
   double scan_flops = 0;              // state space: FLOPs a token
   double parameters = 0, expert_parameters = 0;

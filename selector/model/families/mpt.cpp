@@ -31,6 +31,8 @@ Model build_mpt(const Config& c) {
   resid = c.probability_or({"resid_pdrop"});
   Model m = begin(c, d);
   m.attention = shape;
+  // Norms in bf16 under autocast: a quarter of the traffic.
+  m.facts["low_precision_layernorm"] = c.word_or({"norm_type"}, "low_precision_layernorm") == "low_precision_layernorm";
   SelfAttention attention{shape, {.module = "attn", .q_norm = "q_ln", .k_norm = "k_ln"}};
   attention.rotary = own && own->flag_or({"rope"}, false) ? 1 : 0;
   attention.qk_norm = qk_norm ? QkNorm::kWidth : QkNorm::kNone;
