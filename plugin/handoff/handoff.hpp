@@ -14,14 +14,14 @@ namespace shardfit::handoff {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 struct Files {
-  std::string folder;        // <root>/.shardfit/<sha256>, or <root>/<sha256> under a site's plan_dir
+  std::string folder;        // <work_dir>/.shardfit/<sha256>, or <plan_dir>/<sha256>
   std::string plan_sha256;
   Pairs environment;         // SHARDFIT_PLAN, SHARDFIT_JOB, ... : absolute paths, and SHARDFIT_PLAN_SHA256
 };
 
-// Writes plan.json, job.json, deepspeed.json, accelerate_fsdp.yaml, torchtitan.args, torchtitan.toml and decision.json. The folder's name is
-// the SHA-256 of the plan, the job and the decision, so that equal decisions share one folder and none is ever changed. `plan_dir` = "":
-// below `work_dir`. Throws Error{file_unwritable}.
+// Writes plan.json, job.json, deepspeed.json, accelerate_fsdp.yaml, torchtitan.args, torchtitan.toml and decision.json into a folder named
+// by the SHA-256 of plan.json (with a suffix where another job has that plan already: a folder never changes). Paths in job.json become
+// absolute. `plan_dir` = "": below `work_dir`/.shardfit. Throws Error{file_unwritable}.
 Files write_files(const job::Job& job, const job::Plan& plan, const std::string& decision_json, const std::string& work_dir, const std::string& plan_dir);
 
 struct Request {
