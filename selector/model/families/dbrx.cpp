@@ -6,8 +6,8 @@ namespace shardfit::model {
 
 Model build_dbrx(const Config& c) {
   const auto attn = c.section("attn_config"), ffn = c.section("ffn_config");
-  if (!attn) throw c.wrong("attn_config", "\"attn_config\" is missing", "take the model's original config.json");
-  if (!ffn) throw c.wrong("ffn_config", "\"ffn_config\" is missing", "take the model's original config.json");
+  for (const char* key : {"attn_config", "ffn_config"})
+    if (!c.has(key)) throw Error("missing_key", c.at(key), std::string("\"") + key + "\" is missing", "take the model's original config.json");
   Dims d = read_dims(c, false, ffn->size_or({"ffn_hidden_size"}, 3584, 1));
   d.kv_heads = attn->size_or({"kv_n_heads"}, 1, 1, kMostHeads);
   check_groups(*attn, "kv_n_heads", d.heads, d.kv_heads);
