@@ -95,13 +95,15 @@ class RankReplay {
         if (j < kReplayedEnds || j + kReplayedEnds >= where.size()) replayed_[where[j]] = 1;
   }
 
+  // The last stage of a pipeline has a copy of its own of a table that is tied to the output projection.
+  bool holds_embedding() const { return layout_.first || (layout_.last && s_.model.tied_embeddings); }
   bool whole_units() const { return s_.stage == 3 && s_.engine != Engine::kMegatron; }
 
   void load() {
     t_.enter(Phase::kLoad);
     GatherUnit all;
     for (auto b : layout_.blocks) all.add(unit(b));
-    if (layout_.first) all.add(sizes_.embedding);
+    if (holds_embedding()) all.add(sizes_.embedding);
     if (layout_.last) all.add(sizes_.head);
     const bool sharded = whole_units();
     std::vector<std::int64_t> whole, mine;
@@ -111,14 +113,10 @@ class RankReplay {
     }
     std::int64_t root_whole = 0, root_mine = 0;
     for (int e = 0; e < 2; ++e) {
-      if (!(e == 0 ? layout_.first : layout_.last)) continue;
+      if (!(e == 0 ? holds_embedding() : layout_.last)) continue;
       const auto& u = e == 0 ? sizes_.embedding : sizes_.head;
       root_whole += u.rest_bytes;
       root_mine += sharded ? u.rest_shard_bytes : u.rest_bytes;
-    }
-    if (layout_.last && !layout_.first && s_.model.tied_embeddings) {   // a pipeline's last stage has a copy of the tied table
-      root_whole += sizes_.embedding.rest_bytes;
-      root_mine += sharded ? sizes_.embedding.rest_shard_bytes : sizes_.embedding.rest_bytes;
     }
     whole.push_back(root_whole);
     mine.push_back(root_mine);
@@ -155,10 +153,10 @@ class RankReplay {
         t_.make(scaled(unit(b).trained, s_.reduce_bytes), Term::kUnshardedGradients);
       }
     }
-    if (layout_.first) embedding_.add(sizes_.embedding);
+    if (holds_embedding()) embedding_.add(sizes_.embedding);
     if (layout_.last) head_.add(sizes_.head);
     root_ = GatherUnit{};
-    if (layout_.first) root_.add(sizes_.embedding);
+    if (holds_embedding()) root_.add(sizes_.embedding);
     if (layout_.last) root_.add(sizes_.head);
     split_root_ = s_.split_root || (s_.engine == Engine::kZero && s_.stage == 3);
     tied_head_ = s_.model.tied_embeddings;
@@ -365,7 +363,7 @@ class RankReplay {
   template <class F>
   void each_unit(F&& f) {
     for (auto b : layout_.blocks) f(unit(b));
-    if (layout_.first) f(sizes_.embedding);
+    if (holds_embedding()) f(sizes_.embedding);
     if (layout_.last) f(sizes_.head);
   }
 
@@ -395,7 +393,7 @@ class RankReplay {
     } else if (s_.step == Setup::Step::kSingle) {    // one flat parameter a unit
       std::int64_t most = 0, root = 0;
       for (auto b : layout_.blocks) most = std::max(most, unit(b).trained_shard);
-      if (layout_.first) root += sizes_.embedding.trained_shard;
+      if (holds_embedding()) root += sizes_.embedding.trained_shard;
       if (layout_.last) root += sizes_.head.trained_shard;
       made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
     }
