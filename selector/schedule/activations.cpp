@@ -127,9 +127,13 @@ Layout backward_layout(const Sizes& sizes) {
   feed.add("d_activated", n * g.intermediate * w);
   if (g.architecture == Architecture::kLlama) feed.add("d_gate", n * g.intermediate * w);
   attention.add("d_attention", n * g.query_width() * w);
-  attention.add("d_q", n * g.query_width() * w);
-  attention.add("d_k", n * g.kv_width() * w);
-  attention.add("d_v", n * g.kv_width() * w);
+  if (g.architecture == Architecture::kGpt2) {
+    attention.add("d_qkv", n * 3 * g.hidden * w);
+  } else {
+    attention.add("d_q", n * g.query_width() * w);
+    attention.add("d_k", n * g.kv_width() * w);
+    attention.add("d_v", n * g.kv_width() * w);
+  }
   attention.add("delta", n * g.heads * 4);
   attention.add("tiles", sizes.attention_workers * attention_tile_bytes(sizes));
   for (auto* part : {&feed, &attention})
@@ -148,6 +152,7 @@ Layout loss_layout(const Sizes& sizes) {
   layout.add("stats", rows * 2 * 4);
   layout.add("row_loss", rows * 4);
   layout.add("logits", rows * g.vocabulary * w);
+  if (sizes.precision.compute != sizes.precision.gradients) layout.add("weight_tile", std::min(kWeightTileRows, g.vocabulary) * g.hidden * w);
   return layout;
 }
 

@@ -47,6 +47,8 @@ inline constexpr std::int64_t kAttentionQueryTile = 64;    // rows of a tile of 
 inline constexpr std::int64_t kAttentionKeyTile = 512;     // columns of a tile of scores
 inline constexpr std::int64_t kLossTileElements = std::int64_t{1} << 23;  // logits alive at once, where the job states no chunk
 
+inline constexpr std::int64_t kWeightTileRows = 4096;      // rows of the output projection's gradient that are made narrow before they are added
+
 struct Sizes {
   Geometry geometry;
   RunPrecision precision;

@@ -161,11 +161,11 @@ void list_buffers(Step& step) {
     add("compute parameters", "parameters in the compute format", held * compute);
   }
   // Fresh gradients of the unit in work, before they are reduced or added: not needed where backward adds to "gradients" itself.
-  if (step.sharded || precision.gradients != precision.compute) {
-    add("root gradients", "gradients of units in work", step.units[0].elements * compute);
+  // The root unit's are added up over many chunks of the loss: in the wider format from the start.
+  if (step.sharded) add("root gradients", "gradients of units in work", step.units[0].elements * width_of(precision.gradients));
+  if (step.sharded || precision.gradients != precision.compute)
     add("block gradients", "gradients of units in work", largest_block(step) * compute);
-  }
-  if (step.sharded) {
+  if (step.sharded && step.micro_steps > 1) {
     std::int64_t most = 0;
     for (const auto& unit : step.units) most = std::max(most, unit.shard_elements);
     add("reduced", "gradients of units in work", most * width_of(precision.gradients));
@@ -175,7 +175,7 @@ void list_buffers(Step& step) {
   for (int set = 0; set < step.saved_sets; ++set) add(fmt::format("saved {}", set), "activations", saved.bytes);
   add("d_stream", "activations", n * hidden * compute);
   add("scratch", "scratch", std::max({forward_layout(sizes).bytes, backward_layout(sizes).bytes, loss_layout(sizes).bytes}));
-  add("batch", "batch", n * 4 * 4);
+  add("batch", "batch", n * 3 * 4);
   if (sizes.geometry.architecture == Architecture::kLlama) add("rope", "rope tables", sizes.sequence * sizes.geometry.head_dim * 4);
   if (step.ranks > 1) add("communication", "communication", communication_bytes(step.ranks));
 }
