@@ -192,6 +192,17 @@ double converted(const job::Money& money, const std::string& currency, const pri
   return money.amount * *rate;
 }
 
+std::shared_ptr<const model::Model> model_of(const job::Job& job, const Options& options) {
+  search::ModelCache own;
+  try {
+    return (options.models ? *options.models : own).load(job.model_path(), options.as_family);
+  } catch (const Error& e) {  // told as an error of the key that names it
+    std::string message = e.where.empty() ? e.message : e.where + ": " + e.message;
+    if (!e.file.empty()) message = e.file + ": " + message;
+    throw Error(e.code, options.job_where + "/model", message, e.remedy);
+  }
+}
+
 void check_runtime(const job::Job& job, const model::Model& model) {
   if (job.framework.name != "shardfit") return;
   job::Plan plainest;
@@ -222,7 +233,7 @@ Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, 
   Decision d;
   Setup setup{.job = job, .options = options};
   setup.currency = d.currency = currency_of(job, limits, options, d.assumed);
-  setup.pins = regions::parse_pins(job.pins, "/pins");
+  setup.pins = regions::parse_pins(job.pins, options.job_where + "/pins");
   for (const auto& atom : regions::parse_pins(limits.pins, "/limits/pins"))
     if (std::none_of(setup.pins.begin(), setup.pins.end(), [&](const regions::Atom& a) { return a.text == atom.text; })) setup.pins.push_back(atom);
   for (const auto& atom : setup.pins) d.pins.push_back(atom.text);
@@ -244,9 +255,8 @@ Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, 
   if (job.model.empty()) {
     rank_by_price(setup, d);
   } else {
-    job::require_estimable(job);
-    search::ModelCache own;
-    const auto model = (options.models ? *options.models : own).load(job.model_path(), options.as_family);
+    job::require_estimable(job, options.job_where);
+    const auto model = model_of(job, options);
     check_runtime(job, *model);
     const auto duration = search::duration_of(job);
     for (const auto& line : duration.assumed) d.assumed.push_back(line);
@@ -256,7 +266,7 @@ Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, 
     }
     const bool searched = std::any_of(setup.choices.begin(), setup.choices.end(), [](const Choice& c) { return c.offer->plans.empty(); });
     if (searched && job.global_batch_sequences == 0 && !job.global_batch_tokens)
-      throw Error("missing_key", "/global_batch_sequences", "is missing, and plans are searched for it", "add \"global_batch_sequences\" (or \"global_batch_tokens\")");
+      throw Error("missing_key", options.job_where + "/global_batch_sequences", "is missing, and plans are searched for it", "add \"global_batch_sequences\" (or \"global_batch_tokens\")");
     outcome = search::search(job, *model, duration, setup.choices, bounds, options.calibration);
     d.cells = static_cast<std::int64_t>(outcome.cells);
     for (size_t i = 0; i < setup.choices.size(); ++i) setup.result_of[setup.choices[i].index] = &outcome.offers[i];

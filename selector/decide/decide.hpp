@@ -38,6 +38,7 @@ struct Options {
   search::ModelCache* models = nullptr;        // kept between calls; nullptr = read the model anew
   std::string default_currency = "EUR";
   std::string as_family;                       // --as
+  std::string job_where;                       // JSON pointer of the job, for errors: "" or "/job"
   double tie_percent = 5;
   int top = 10;
   bool allow_unsure = false;
