@@ -184,8 +184,9 @@ end
 -- What a spank plugin handed over: NAME=value entries, numbered from 0.
 local function spank_value(job, name)
   local env = field(job, "spank_job_env")
-  if type(env) ~= "table" then return nil end
-  local found
+  local plain, found = field(job, "environment"), nil  -- of batch jobs; all there is after `shardfit submit` without the plugin
+  if name:match("^SHARDFIT_") and plain and not field(plain, "SLURM_JOB_ID") then found = field(plain, name) end  -- a job's own jobs inherit its variables
+  if type(env) ~= "table" then return found end
   for _, entry in pairs(env) do
     local n, value = tostring(entry):match("^([^=]*)=(.*)$")
     if n == name then found = value end
@@ -291,7 +292,8 @@ local function check_modify(job, record, parts)
   policy_atoms(t, { account = now_or_then("account"), user = field(record, "user_name"), qos = now_or_then("qos"), partitions = names }, atoms, origin)
   local name, atom, why = breach(t, names, now_or_then("features"), atoms)
   if name then return refusal(name, atom, why, origin) end
-  if #atoms > 0 then job.admin_comment = with_tag(field(job, "admin_comment") or field(record, "admin_comment"), atoms, plan) end
+  -- Only an administrator's change may carry an admin_comment (Slurm refuses any other); it must not drop the record.
+  if pins and given(field(job, "admin_comment")) then job.admin_comment = with_tag(job.admin_comment, atoms, plan) end
   return nil
 end
 

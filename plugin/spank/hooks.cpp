@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 // spank.h declares the hooks outside its own extern "C".
 extern "C" {
@@ -83,6 +84,16 @@ bool command_line_has_components() {
   return text.find(std::string("\0:\0", 3)) != std::string::npos;
 }
 
+// What an enclosing job's decision handed to prologs and job_submit is not this job's.
+void drop_inherited() {
+  if (!std::getenv("SLURM_JOB_ID")) return;
+  std::vector<std::string> names;
+  for (char** e = environ; e && *e; ++e) {
+    if (std::strncmp(*e, "SLURM_SPANK_SHARDFIT_", 21) == 0) names.emplace_back(*e, std::strcspn(*e, "="));
+  }
+  for (const auto& name : names) ::unsetenv(name.c_str());
+}
+
 bool in_client() {
   const auto context = spank_context();
   return context == S_CTX_ALLOCATOR || context == S_CTX_LOCAL;
@@ -118,6 +129,7 @@ EXPORTED int slurm_spank_init(spank_t spank, int count, char** words) noexcept {
     s.settings = parse_settings(count, words);
     if (!s.settings.unknown.empty()) slurm_error("shardfit: plugstack.conf: \"%s\" is not understood; known are shardfit=PATH conf=PATH timeout=SECONDS", s.settings.unknown.c_str());
     take_environment();
+    if (context == S_CTX_ALLOCATOR) drop_inherited();
     s.client = !(spank_context() == S_CTX_LOCAL && std::getenv("SLURM_JOB_ID"));
     s.several = command_line_has_components();
   } catch (...) {
