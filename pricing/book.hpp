@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "pricing/price_row.hpp"
@@ -13,7 +12,6 @@
 namespace shardfit::pricing {
 
 class GpuTypes;
-struct PriceMaxAge;
 
 struct BookQuery {                               // "" = any
   std::string provider, instance, region, gpu;   // provider: name or short name ("Oracle OCI" or "oci"); gpu: key of the hardware table or part of a name
@@ -21,23 +19,23 @@ struct BookQuery {                               // "" = any
 
 class Book {
  public:
-  static Book shipped();
-  static Book open(const std::string& state_dir);  // state_dir/prices.db if there is one, else the snapshot
+  // `types` judges GPU names and memories of the snapshot; it must outlive the book. nullptr: those rules are left out.
+  static Book shipped(const GpuTypes* types);
+  static Book open(const std::string& state_dir, const GpuTypes* types);  // state_dir/prices.db if there is one, else the snapshot
 
   const std::string& source() const { return source_; }  // file, or "shipped snapshot"
   // The newest row of each key, in the order imported. Verdicts are those of the import; age is judged by whoever uses the row.
   const std::vector<PriceRow>& rows() const;
-  std::vector<const PriceRow*> find(const BookQuery& query, const GpuTypes* types = nullptr) const;
+  std::vector<const PriceRow*> find(const BookQuery& query) const;
   // Every row ever imported for the query: (row, as_of, imported_at). Oldest first.
   std::vector<PriceRow> history(const BookQuery& query) const;
 
  private:
   std::string source_, file_;
+  const GpuTypes* types_ = nullptr;
   mutable std::shared_ptr<const std::vector<PriceRow>> rows_;
 };
 
-// Rows in the shape of the snapshot: CSV with its columns, or JSON (a list of objects with the same keys). Throws Error naming line and column.
-std::vector<PriceRow> read_price_rows(std::string_view text, const std::string& file);
 // The snapshot's rows as shipped, without verdicts.
 std::vector<PriceRow> snapshot_rows();
 
@@ -45,6 +43,6 @@ struct ImportCounts {
   std::int64_t rows = 0, added = 0, known = 0, accepted = 0, flagged = 0, rejected = 0;
 };
 // Adds rows (already judged) to state_dir/prices.db, which begins with the snapshot. The same row with the same as_of is not booked twice.
-ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRow>& rows, std::int64_t now);
+ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRow>& rows, std::int64_t now, const GpuTypes* types);
 
 }  // namespace shardfit::pricing
