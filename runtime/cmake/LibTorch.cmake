@@ -20,7 +20,8 @@ foreach(library c10 torch_cpu)
   set_target_properties(shardfit_lib${library} PROPERTIES IMPORTED_LOCATION ${torch_lib}/lib${library}.so)
 endforeach()
 add_library(shardfit_torch INTERFACE)
-target_include_directories(shardfit_torch SYSTEM INTERFACE ${torch_include} ${torch_include}/torch/csrc/api/include)
+# Searched last: the wheel brings its own copies of fmt, nlohmann and others, which must not stand in for the system's.
+target_compile_options(shardfit_torch INTERFACE "SHELL:-idirafter ${torch_include}" "SHELL:-idirafter ${torch_include}/torch/csrc/api/include")
 target_link_libraries(shardfit_torch INTERFACE shardfit_libtorch_cpu shardfit_libc10)
 # The wheel finds its own CUDA runtime beside itself; the linker is told where, since it resolves what libraries need in turn.
 target_link_options(shardfit_torch INTERFACE "LINKER:-rpath-link,${torch_lib}/../../nvidia/cu13/lib")
