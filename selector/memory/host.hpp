@@ -9,10 +9,12 @@ namespace shardfit::memory {
 
 struct HostBytes {
   std::int64_t total = 0, pinned = 0, nvme = 0;    // pinned is a part of total
+  std::int64_t base = 0;                           // libraries; not part of total
+  std::int64_t rounding = 0;                       // what the pinned allocator may add
 };
 HostBytes host_bytes(const Setup& setup, const ModelSizes& sizes);
 
 // Fills Result::fits and Result::why from device_peak_high and host bytes.
-void judge(const Request& request, const Setup& setup, const Overheads& over, Result& result);
+void judge(const Request& request, const Setup& setup, const Overheads& over, const HostBytes& host, Result& result);
 
 }  // namespace shardfit::memory

@@ -82,7 +82,7 @@ Result estimate(const Request& request, Trace* trace) {
   m.host = host.total;
   m.host_pinned = host.pinned;
   m.nvme = host.nvme;
-  judge(request, s, over, r);
+  judge(request, s, over, host, r);
   if (trace) {
     trace->context_bytes = over.total();
     trace->capacity_bytes = r.capacity_bytes;
