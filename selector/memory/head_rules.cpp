@@ -203,6 +203,7 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
       end = tape.add(product, 512);
     } else {
       product.term = Term::kLogits;
+      tape.projection = static_cast<int>(tape.ops.size());
       const int logits = tape.add(product, E * A);
       end = loss.logits_loss(logits, n, E);
     }

@@ -127,6 +127,12 @@ int TapeWriter::norm(const model::Op& op, int x) {
   return emit(fused, out);
 }
 
+bool TapeWriter::is_last_linear(std::size_t index) const {
+  for (std::size_t k = index + 1; k < block.ops.size(); ++k)
+    if (block.ops[k].kind == model::OpKind::kLinear || block.ops[k].kind == model::OpKind::kExperts) return false;
+  return true;
+}
+
 int TapeWriter::linear(std::size_t index, int x) {
   const auto& op = block.ops[index];
   const bool replicated = op.module.find("q_a_proj") != std::string::npos || op.module.find("kv_a_proj") != std::string::npos || op.kind == model::OpKind::kRouter;
@@ -156,7 +162,8 @@ int TapeWriter::linear(std::size_t index, int x) {
   TapeOp product;
   product.name = op.module.c_str();
   product.in.push(x);
-  product.kept_by_policy = ++matmuls % 2 == 1;     // torchtitan's policy keeps every second matmul
+  // torchtitan's policy keeps every second matmul; compiled, what nothing needs is dropped again: here the last product of the block
+  product.kept_by_policy = ++matmuls % 2 == 1 && (s.dialect.policy_keeps_last || !is_last_linear(index));
   if (quantized) {
     // bitsandbytes makes the whole weight in compute format, for the product and again for its gradient
     product.forward_temporary = product.backward_temporary = in_features * out_features * A;

@@ -54,11 +54,15 @@ LossRules loss_rules(const Setup& s) {
   if (s.engine == Engine::kMegatron) {
     r.kind = Kind::kMegatron;
   } else if (s.trainer == "torchtitan") {
-    if (s.age <= 2) {                    // output.float() in the model, pred kept through backward
+    // output(h).float() in the model until 2024-10-21; train.py keeps `pred` through backward and into the next step until d95310702
+    if (s.age <= 20240607) {
       r.to_float = Float::kModel;
       r.holds_float = true;
       r.through_backward = 4;
       r.persists = true;
+    } else if (s.age < 20241022) {
+      r.to_float = Float::kModel;
+      r.holds_float = true;
     } else {
       r.to_float = Float::kLoss;
       r.holds_logits = true;

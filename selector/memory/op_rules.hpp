@@ -42,13 +42,13 @@ class TapeWriter {
   int emit(TapeOp op, const Meta& meta);    // result with that meta
   int norm(const model::Op& op, int x);
   int linear(std::size_t op_index, int x);
+  bool is_last_linear(std::size_t op_index) const;
   int row_parallel_end(int y);
   int gather_sequence(int x);
   void attention(const model::Op& op);
   int attention_core(const model::AttentionShape& shape, int q, int k, int v);
   int experts(const model::Op& op, int x, int weights);
   bool packed_projection(std::size_t first, std::size_t& next);
-  int weight_bytes(std::int64_t elements) const { return static_cast<int>(elements); }
   std::int64_t weight_gradient(std::int64_t elements) const;
   bool trains(int parameter) const { return parameter >= 0 && unit.roles[static_cast<std::size_t>(parameter)].trainable; }
 

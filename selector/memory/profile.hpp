@@ -51,9 +51,12 @@ struct LossRules {
   bool over_hidden = false;                         // chunks of the hidden states: logits exist for one chunk only
 };
 
-// Where a release stands in the history of its project: larger is newer; kNewest when not stated or unknown.
-inline constexpr int kNewest = 1 << 20;
+// Where a version stands in the history of its project, larger is newer: for transformers the release (4.48.1 = 448), for trainers
+// that are known by commit the day (20250604, from data/commits.txt or a date in the text); kNewest when not stated or unknown.
+inline constexpr int kNewest = 99999999;
 int trainer_age(std::string_view trainer, std::string_view version);
+// The day a torch version was made: "2.4.1" by its release, "2.9.0.dev20250815" and "git 1963fc8 (2024-12-23)" by the text.
+int torch_release_date(std::string_view version);
 int release_number(std::string_view version);  // "4.48.1" -> 448; 0 when it holds no number
 
 // The dialect of a trainer ("" = the framework's own examples) at a version.

@@ -267,11 +267,15 @@ class RankReplay {
     }
     for (auto h : casts_) t_.drop(h);
     casts_.clear();
+    sharder_->end_forward();
+    if (s_.root_reshards && gather_root && !split_root_) sharder_->release_root(2);
     t_.mark("loss");
     t_.enter(Phase::kBackward);
     Sharder::Handles weights;
     if (has_loss) {
-      gx = run_.backward(*head_tape_, head_saved, gx, weights, false);
+      const bool again = s_.root_reshards && gather_root && !split_root_;
+      if (again && head_tape_->projection < 0) sharder_->gather_root(2, root_, true);
+      gx = run_.backward(*head_tape_, head_saved, gx, weights, again ? std::function<void()>([this] { sharder_->gather_root(2, root_, true); }) : std::function<void()>());
       if (gather_root && split_root_) sharder_->reduce_root(1, head_, weights);
       else if (!gather_root) sharder_->reduce_root(1, head_, weights);
       t_.mark("head backward");
@@ -319,7 +323,7 @@ class RankReplay {
         t_.drop(input);
       }
       weights.clear();
-      gx = replayed_[k] ? run_.backward(g, *saved, gx, weights, false) : run_.backward_kept_only(g, *saved, gx, weights);
+      gx = replayed_[k] ? run_.backward(g, *saved, gx, weights) : run_.backward_kept_only(g, *saved, gx, weights);
       if (retains && gx >= 0) {
         if (replayed_[k]) {
           retained_.push_back(t_.share(gx));

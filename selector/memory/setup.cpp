@@ -33,8 +33,10 @@ void set_engine(Setup& s) {
   }
   s.trainer = f.trainer;
   s.age = trainer_age(f.trainer, f.trainer_version);
-  s.torch = release_number(!s.job.software_torch.empty() ? s.job.software_torch : s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2 ? f.version : "");
-  if (s.torch > 10000) s.torch = 0;     // a commit, not a release
+  // A trainer known by commit is run on that day's nightly where torch is not stated.
+  const bool torch_engine = s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2;
+  s.torch_date = torch_release_date(!s.job.software_torch.empty() ? s.job.software_torch : torch_engine ? f.version : "");
+  if (s.torch_date == kNewest && s.age > 20000000) s.torch_date = s.age;
 }
 
 void set_layout(Setup& s) {
@@ -136,7 +138,6 @@ void set_checkpointing(Setup& s) {
   else s.checkpoint = c.every > 1 ? C::kEvery : C::kNone;
   s.checkpoint_every = std::max<std::int64_t>(1, c.every);
   s.reentrant = c.reentrant.value_or(false);
-  s.dialect.policy_keeps_last = !s.compiled;
 }
 
 void set_optimizer(Setup& s) {
@@ -273,7 +274,11 @@ Setup make_setup(const Request& request) {
   }
   const auto custom = s.plan.fsdp.find("custom_sharded_layers");
   s.split_root = s.engine == Engine::kOwn || (s.engine == Engine::kFsdp2 && s.stage == 3 &&
-                 ((s.trainer == "torchtitan" && s.age >= 9) || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));
+                 ((s.trainer == "torchtitan" && s.age >= 20250728) || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));
+  // torch honours reshard_after_forward=True of the root module since pytorch 154704; torchtitan asked for it from e4e48349c until it
+  // split the root in 83e694105
+  s.root_reshards = s.engine == Engine::kFsdp2 && !s.split_root && s.torch_date >= 20250601 &&
+                    ((s.trainer == "torchtitan" && s.age >= 20250407) || s.trainer == "accelerate" || s.trainer == "transformers" || s.trainer == "axolotl");
   if (const auto it = s.plan.fsdp.find("limit_all_gathers"); it != s.plan.fsdp.end() && it->is_boolean() && !it->get<bool>()) s.gathers_in_flight = 6;
   if (s.plan.schedule.limit_gathers && !*s.plan.schedule.limit_gathers) s.gathers_in_flight = 6;
   if (s.job.loss.kind == "plain" && s.trainer.empty()) s.assumed.emplace_back("loss as in the framework's own examples (no trainer stated)");

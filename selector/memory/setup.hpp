@@ -31,7 +31,7 @@ struct Setup {
   Engine engine = Engine::kDdp;
   std::string trainer;
   int age = kNewest;                    // of the trainer
-  int torch = 0;                        // release number of torch, 0 = not stated
+  int torch_date = kNewest;             // day of the torch build: rows of what FSDP did at that time; kNewest = not stated
   bool colossal = false;
 
   std::int64_t gpus = 1, tp = 1, cp = 1, ep = 1, etp = 1, pp = 1, vp = 1;
@@ -75,6 +75,7 @@ struct Setup {
 
   std::int64_t unit_blocks = 1;         // blocks a gather unit
   bool split_root = false;              // embedding and head are units of their own
+  bool root_reshards = false;           // the root unit is released after forward and gathered again for its backward
   std::int64_t prefetch = 1;
   std::int64_t gathers_in_flight = 2;   // frees that wait for an event (FSDP1)
   bool prefetch_backward = true;

@@ -92,10 +92,6 @@ class Fsdp2 : public Sharder {
   void after_forward(std::size_t k) override {
     if (!gathers(s_)) return;
     const bool last = k + 1 == units.size();
-    if (last) {
-      t_.drop(previous_);
-      previous_ = Timeline::kNone;
-    }
     using R = job::Sharding::Reshard;
     const bool stays = s_.reshard == R::kFalse || (last && s_.reshard == R::kTrue) || s_.pp > 1;
     if (!stays) {
@@ -119,9 +115,14 @@ class Fsdp2 : public Sharder {
     else full = Timeline::kNone;
     reduce(k, units[k], weights, full);
   }
-  void gather_root(int key, const GatherUnit& unit) override {
+  void gather_root(int key, const GatherUnit& unit, bool in_backward) override {
     if (!gathers(s_)) return;
-    root_[key] = t_.make(unit.gather_bytes, Term::kGathered, kGather);
+    const auto ag = t_.make(unit.gather_bytes, Term::kGatherBuffers, kGather);
+    t_.drop(previous_);
+    previous_ = Timeline::kNone;
+    root_[key] = t_.make(unit.gather_bytes, Term::kGathered);
+    if (in_backward) t_.drop(ag);
+    else previous_ = ag;
   }
   void release_root(int key) override {
     t_.drop(root_[key]);
@@ -131,6 +132,10 @@ class Fsdp2 : public Sharder {
     const auto full = root_[key];
     root_[key] = Timeline::kNone;
     reduce(kRoot + static_cast<std::size_t>(key), unit, weights, full);
+  }
+  void end_forward() override {
+    t_.drop(previous_);
+    previous_ = Timeline::kNone;
   }
   void end_backward() override {
     t_.drop(reduce_input_);
@@ -162,7 +167,7 @@ class Fsdp2 : public Sharder {
     }
     t_.drop(reduce_input_);
     // torch 2.4 also put the reduce-scatter input on the reduce stream (_fsdp_collectives.py)
-    const bool old = s_.trainer == "torchtitan" && s_.age <= 2;
+    const bool old = s_.torch_date < 20240701;
     reduce_input_ = t_.make(bytes(unit.trained, rb), Term::kReduceBuffers, old ? kReduce : kCompute);
     drop_all(weights);
     auto shard = t_.make(bytes(unit.trained_shard, rb), Term::kGradients, kReduce);
@@ -221,7 +226,7 @@ class Fsdp1 final : public Sharder {
     }
     reduce(k, units[k], weights, full);
   }
-  void gather_root(int key, const GatherUnit& unit) override {
+  void gather_root(int key, const GatherUnit& unit, bool) override {
     if (gathers(s_)) root_[key] = t_.make(unit.gather_bytes, Term::kGathered, kGather);
   }
   void release_root(int key) override {
@@ -328,7 +333,7 @@ class Zero3 final : public Sharder {
     }
     drop_all(weights);                  // copied into the bucket, reduced and partitioned
   }
-  void gather_root(int key, const GatherUnit& unit) override {
+  void gather_root(int key, const GatherUnit& unit, bool) override {
     if (gathers(s_)) root_[key] = t_.make(unit.gather_bytes, Term::kGathered, kGather);
   }
   void release_root(int key) override {

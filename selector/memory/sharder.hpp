@@ -35,9 +35,10 @@ class Sharder {
   // Takes the gradients that autograd made for the unit.
   virtual void after_backward(std::size_t unit, Handles& weights) = 0;
   // Root parts: key 0 embedding, 1 head; when they are one unit only `root_*` with key 2 is used.
-  virtual void gather_root(int key, const GatherUnit& unit) { (void)key, (void)unit; }
+  virtual void gather_root(int key, const GatherUnit& unit, bool in_backward = false) { (void)key, (void)unit, (void)in_backward; }
   virtual void release_root(int key) { (void)key; }
   virtual void reduce_root(int key, const GatherUnit& unit, Handles& weights) = 0;
+  virtual void end_forward() {}       // the root module has returned
   virtual void end_backward() {}
   void zero_gradients();
 

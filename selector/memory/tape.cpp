@@ -162,12 +162,13 @@ Timeline::Handle TapeRunner::forward_kept_only(const Tape& tape, Timeline::Handl
 }
 
 Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights,
-                                      bool free_weights_at_once) {
+                                      const std::function<void()>& before_projection) {
   grad_.assign(tape.tensors.size(), Timeline::kNone);
   auto at = [this](int t) -> Timeline::Handle& { return grad_[static_cast<std::size_t>(t)]; };
   at(tape.output) = gy;
   for (int k = static_cast<int>(tape.ops.size()) - 1; k >= 0; --k) {
     const auto& op = tape.ops[static_cast<std::size_t>(k)];
+    if (k == tape.projection && before_projection) before_projection();
     if (!op.needs_gradient) continue;
     const Timeline::Handle out = at(op.out);
     at(op.out) = Timeline::kNone;
@@ -182,8 +183,7 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
     }
     for (const auto& w : op.weights) {
       const auto h = timeline_.make(w.bytes, Term::kGradients);
-      if (free_weights_at_once) timeline_.drop(h);
-      else if (h >= 0) weights.push_back(h);
+      if (h >= 0) weights.push_back(h);
     }
     timeline_.drop(temporary);
     if (!saved.flat && k < static_cast<int>(saved.by_op.size())) {

@@ -6,6 +6,7 @@
 // weights, and then lets go of what it kept and of the gradient that came in.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "selector/memory/timeline.hpp"
@@ -61,6 +62,7 @@ class Tape {
   std::vector<TapeOp> ops;
   int input = -1, output = -1;
   int last_saving_op = -1;              // an early-stopping recompute ends here
+  int projection = -1;                  // of a head: the operation that makes the logits
 
   int tensor(std::int64_t bytes, bool requires_gradient = true);
   int view(int of);                     // same storage
@@ -96,7 +98,9 @@ class TapeRunner {
   // Only what remains after the forward, without the operations' own transients (for blocks equal to ones replayed in full).
   Timeline::Handle forward_kept_only(const Tape& tape, Timeline::Handle x, const Forward& how, Saved* saved);
   // `gy` is consumed. Weight gradients are appended to `weights`. Returns the gradient of the input, or kNone.
-  Timeline::Handle backward(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights, bool free_weights_at_once);
+  // `before_projection` runs when the backward leaves the loss and enters the model (Tape::projection).
+  Timeline::Handle backward(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights,
+                            const std::function<void()>& before_projection = {});
   Timeline::Handle backward_kept_only(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights);
 
  private:
