@@ -31,8 +31,9 @@ const char* to_string(Verdict verdict) {
 
 namespace {
 
-// Same machine type in other regions may cost up to 1.6 times as much (1.07 to 1.38 seen); a GPU 0.3 to 3 times the median of its kind.
-constexpr double kRegionSpread = 1.6, kBandLow = 0.3, kBandHigh = 3.0;
+// Same machine type in other regions may cost up to 1.6 times as much (1.07 to 1.38 seen). A GPU costs 0.3 to 3 times the median of its
+// kind; beyond that it is still believed where it is within a quarter of what a known seller asks.
+constexpr double kRegionSpread = 1.6, kBandLow = 0.3, kBandHigh = 3.0, kBandMargin = 1.25;
 // Above this, a GPU hour is no price: feeds write 700.0 for "not sold".
 constexpr double kPlaceholderGpuHour = 100.0, kPlaceholderTimesMedian = 10.0;
 constexpr double kMemoryTolerance = 0.08;  // 81920, 81559 and 80 GiB are one card
@@ -160,7 +161,7 @@ class Judge {
     for (const auto& price : {on_demand, spot}) {
       if (!price) continue;
       const double each = *price / gpus();
-      const double median = usual();
+      const double median = usual().median;
       if (*price < 0) reject("placeholder_price", fmt::format("a price of {:g}", *price));
       else if (each >= kPlaceholderGpuHour || (median > 0 && each > kPlaceholderTimesMedian * median))
         reject("placeholder_price", fmt::format("{:g} an hour for one {} stands for \"not sold\"", each, r_.gpu));
@@ -182,20 +183,22 @@ class Judge {
       if (ratio > kRegionSpread || ratio < 1 / kRegionSpread)
         flag("region_spread", fmt::format("{:g} an hour is {:.2f} of the same machine in other regions ({:g})", *on_demand, ratio, others[others.size() / 2]));
     }
-    if (const double median = usual(); median > 0) {
-      const double ratio = *on_demand / gpus() / median;
-      if (ratio < kBandLow || ratio > kBandHigh) flag("region_spread", fmt::format("{:g} a GPU hour is {:.2f} of the median of {} ({:.2f} USD)", *on_demand / gpus(), ratio, r_.gpu, median));
+    if (const UsualPrice u = usual(); u.median > 0) {
+      const double each = *on_demand / gpus(), ratio = each / u.median;
+      if ((ratio < kBandLow && each < u.low / kBandMargin) || (ratio > kBandHigh && each > u.high * kBandMargin))
+        flag("region_spread", fmt::format("{:g} a GPU hour is {:.2f} of the median of {} ({:.2f} USD)", each, ratio, r_.gpu, u.median));
     }
   }
 
-  // Median of the types the label may mean that is nearest to this row's price: an ambiguous label gets the benefit of the doubt.
-  double usual() const {
-    if (!o_.types || candidates_.empty()) return 0;
+  // Of the types the label may mean, the one whose median is nearest to this row's price: an ambiguous label gets the benefit of the doubt.
+  UsualPrice usual() const {
+    UsualPrice best;
+    if (!o_.types) return best;
     const double each = r_.on_demand_per_hour.value_or(r_.spot_per_hour.value_or(0)) / gpus();
-    double best = 0;
+    if (each <= 0) return best;
     for (const auto* t : candidates_) {
-      const double m = snapshot_median_per_gpu(*o_.types, t->key);
-      if (m > 0 && each > 0 && (best == 0 || std::fabs(std::log(each / m)) < std::fabs(std::log(each / best)))) best = m;
+      const UsualPrice u = usual_price_per_gpu(*o_.types, t->key);
+      if (u.median > 0 && (best.median == 0 || std::fabs(std::log(each / u.median)) < std::fabs(std::log(each / best.median)))) best = u;
     }
     return best;
   }
@@ -251,36 +254,35 @@ class Judge {
   std::string seller_;  // the provider's short name
 };
 
-std::map<std::string, double> medians_of(const GpuTypes& types) {
+std::map<std::string, UsualPrice> usual_prices(const GpuTypes& types) {
   std::map<std::string, std::vector<double>> prices;
   const Rates rates = Rates::shipped();
   for (const auto& r : snapshot_rows()) {
-    const auto found = types.candidates(r.gpu, r.gpu_memory_gb);
     const auto usd = rates.rate(r.currency, "USD");
-    if (!r.on_demand_per_hour || !r.gpu_count || found.empty() || !usd) continue;
-    for (const auto* t : found) prices[t->key].push_back(*r.on_demand_per_hour / *r.gpu_count * *usd);
+    if (!r.on_demand_per_hour || !r.gpu_count || r.quality == "C" || !usd || is_gpu_slice(r.instance)) continue;
+    for (const auto* t : types.candidates(r.gpu, r.gpu_memory_gb)) prices[t->key].push_back(*r.on_demand_per_hour / *r.gpu_count * *usd);
   }
-  std::map<std::string, double> out;
+  std::map<std::string, UsualPrice> out;
   for (auto& [key, list] : prices) {
     std::sort(list.begin(), list.end());
-    out[key] = list[list.size() / 2];
+    out[key] = {list[list.size() / 2], list.front(), list.back()};
   }
   return out;
 }
 
 }  // namespace
 
-double snapshot_median_per_gpu(const GpuTypes& types, const std::string& key) {
-  // The table of a process does not change: its medians are computed once a table.
+UsualPrice usual_price_per_gpu(const GpuTypes& types, const std::string& key) {
+  // Computed once a table; a process has one.
   static std::mutex mutex;
-  static std::map<size_t, std::map<std::string, double>> known;
+  static std::map<size_t, std::map<std::string, UsualPrice>> known;
   const std::lock_guard lock(mutex);
   size_t print = types.all().size();
   for (const auto& t : types.all()) print = print * 1000003 + std::hash<std::string>()(t.key);
   auto it = known.find(print);
-  if (it == known.end()) it = known.emplace(print, medians_of(types)).first;
+  if (it == known.end()) it = known.emplace(print, usual_prices(types)).first;
   const auto m = it->second.find(key);
-  return m == it->second.end() ? 0 : m->second;
+  return m == it->second.end() ? UsualPrice{} : m->second;
 }
 
 void judge(std::vector<FeedRow>& rows, const JudgeOptions& options) {

@@ -22,7 +22,10 @@ struct JudgeOptions {
 // row.why, and clears the fields that a flag makes unknown.
 void judge(std::vector<FeedRow>& rows, const JudgeOptions& options);
 
-// Median price of one GPU an hour in USD over the shipped snapshot, by key of the hardware table; 0 where it has no row.
-double snapshot_median_per_gpu(const GpuTypes& types, const std::string& key);
+// What one GPU costs an hour in USD over the shipped snapshot (rows of quality A and B): median, cheapest, dearest; 0 where it has no row.
+struct UsualPrice {
+  double median = 0, low = 0, high = 0;
+};
+UsualPrice usual_price_per_gpu(const GpuTypes& types, const std::string& key);
 
 }  // namespace shardfit::pricing

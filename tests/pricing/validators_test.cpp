@@ -196,8 +196,8 @@ TEST(Snapshot, VerdictsOfTheShippedRows) {
   EXPECT_EQ(rules["host_part_missing"], 24 + 22);   // Vast's one host for all, GCP's GPU parts
   EXPECT_EQ(rules["capacity_unknown"], 28 + 14);    // OCI, Lambda
   EXPECT_EQ(rules["spot_below_on_demand"], 3);
-  EXPECT_EQ(verdicts["accepted"], 196);
-  EXPECT_EQ(verdicts["flagged"], 91);
+  EXPECT_EQ(verdicts["accepted"], 201);
+  EXPECT_EQ(verdicts["flagged"], 86);
   EXPECT_EQ(verdicts["rejected"], 27);
 }
 
