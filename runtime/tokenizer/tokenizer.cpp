@@ -266,6 +266,8 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
   const auto found = parts_->ids.find(std::string(token));
   return found == parts_->ids.end() ? std::nullopt : std::optional(found->second);
 }
+const std::vector<TokenId>& Tokenizer::before() const { return parts_->around.before; }
+const std::vector<TokenId>& Tokenizer::after() const { return parts_->around.after; }
 const std::string& Tokenizer::file() const { return parts_->file; }
 
 }  // namespace shardfit::tokenizer

@@ -30,6 +30,10 @@ class Tokenizer {
   // The text of `ids`; ids without a token are skipped. Bytes that do not form UTF-8 become U+FFFD.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = false) const;
 
+  // What encode() puts before and after a text when asked for special tokens.
+  const std::vector<TokenId>& before() const;
+  const std::vector<TokenId>& after() const;
+
   std::int64_t vocabulary_size() const;  // largest id + 1, added tokens included
   std::optional<TokenId> id_of(std::string_view token) const;  // by the spelling in the file, e.g. "<|endoftext|>"
   const std::string& file() const;
