@@ -17,6 +17,13 @@ std::int64_t round_up(std::int64_t bytes, std::int64_t unit) { return (bytes + u
 
 }  // namespace
 
+std::int64_t CachingAllocator::cached(int stream) const {
+  std::int64_t sum = 0;
+  for (int pool : {2 * stream, 2 * stream + 1})
+    for (const auto& f : free_[pool]) sum += f.size;
+  return sum;
+}
+
 CachingAllocator::Block CachingAllocator::new_node() {
   if (!unused_.empty()) {
     const Block b = unused_.back();

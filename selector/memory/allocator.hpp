@@ -30,6 +30,7 @@ class CachingAllocator {
   std::int64_t allocated_peak() const { return allocated_peak_; }
   std::int64_t reserved_peak() const { return reserved_peak_; }
   bool ran_out() const { return ran_out_; }
+  std::int64_t cached(int stream) const;   // free bytes in the pools of a stream
 
  private:
   struct Node {

@@ -77,7 +77,8 @@ void Timeline::mark(const std::string& label) {
     segment_peak_ = allocated();
     segment_terms_ = live_;
   }
-  trace_->push_back({label, phase_, step_, segment_peak_, allocator_.reserved(), segment_terms_});
+  trace_->push_back({label, phase_, step_, segment_peak_, allocator_.reserved(), segment_terms_, {}});
+  for (int i = 0; i < CachingAllocator::kStreams; ++i) trace_->back().cached[i] = allocator_.cached(i);
   segment_peak_ = -1;
 }
 

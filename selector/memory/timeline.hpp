@@ -18,6 +18,7 @@ struct TracePoint {
   int step = 1;
   std::int64_t allocated = 0, reserved = 0;
   TermBytes terms{};      // at the highest moment since the point before
+  std::int64_t cached[CachingAllocator::kStreams] = {};  // free bytes in each stream's pools at the point itself
 };
 
 class Timeline {
