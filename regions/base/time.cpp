@@ -32,6 +32,10 @@ std::optional<std::int64_t> parse_time(std::string_view text) {
   if (year < 1970) return std::nullopt;
   int month = 1, day = 1;
   auto rest_is_remark = [&] { return p == end || *p == ' ' || *p == '('; };
+  if (end - p >= 5 && *p == '-') {  // "2025-2026": a span of years means its beginning
+    const char* q = p + 1;
+    if (digits(q, end, 4) >= year && (q == end || *q == ' ' || *q == '(')) p = q;
+  }
   if (!rest_is_remark()) {
     if (*p++ != '-' || (month = digits(p, end, 2)) < 1 || month > 12) return std::nullopt;
     if (!rest_is_remark() && *p == '-') {

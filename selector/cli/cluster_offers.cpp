@@ -16,8 +16,6 @@
 
 namespace shardfit::cli {
 
-namespace {
-
 pricing::GpuTypes gpu_types() {
   std::vector<pricing::GpuType> types;
   for (const auto& d : hardware::devices()) {
@@ -36,8 +34,6 @@ pricing::UserContext this_user() {
   if (const char* qos = std::getenv("SBATCH_QOS")) user.qos = qos;
   return user;
 }
-
-}  // namespace
 
 std::vector<pricing::Offer> cluster_offers(const pricing::Site& site, const regions::Catalogue& catalogue, std::int64_t now) {
   pricing::Inventory inventory;

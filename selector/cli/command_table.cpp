@@ -7,12 +7,22 @@ namespace shardfit::cli {
 int estimate_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
 int policy_command(const Arguments& arguments);
+int slurm_decide_command(const Arguments& arguments);
+int submit_command(const Arguments& arguments);
+int offers_command(const Arguments& arguments);
+int prices_command(const Arguments& arguments);
+int regions_command(const Arguments& arguments);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"estimate", "predict memory, step time and whether a job fits", estimate_command},
       {"plan", "decide where a job should run and how it should be sharded", plan_command},
       {"policy", "publish or check the tables by which slurmctld keeps jobs inside their pins", policy_command},
+      {"slurm-decide", "decide for a submission (run by the Slurm plugin)", slurm_decide_command},
+      {"submit", "decide and submit by sbatch, without the Slurm plugin", submit_command},
+      {"offers", "what the cluster offers now, with prices and regions", offers_command},
+      {"prices", "the price book: import, list and check prices", prices_command},
+      {"regions", "regions, and whether they satisfy a pin", regions_command},
   };
   return table;
 }

@@ -57,6 +57,8 @@ TEST(Text, Durations) {
 TEST(Time, VagueDatesMeanTheirEarliestDay) {
   EXPECT_EQ(format_time(*parse_time("2026")), "2026-01-01T00:00:00Z");
   EXPECT_EQ(format_time(*parse_time("2024 (inferred)")), "2024-01-01T00:00:00Z");
+  EXPECT_EQ(format_time(*parse_time("2025-2026")), "2025-01-01T00:00:00Z");
+  EXPECT_FALSE(parse_time("2026-2025"));
   EXPECT_EQ(format_time(*parse_time("2026-08-22T10:00:00+02:00")), "2026-08-22T08:00:00Z");
   EXPECT_EQ(format_date(*parse_time("2026-08-22")), "2026-08-22");
   EXPECT_FALSE(parse_time("yesterday"));
