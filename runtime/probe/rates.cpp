@@ -7,6 +7,7 @@
 
 #include "regions/base/time.hpp"
 #include "runtime/device/pool.hpp"
+#include "runtime/probe/steps.hpp"
 #include "runtime/probe/stopwatch.hpp"
 #include "selector/schedule/activations.hpp"
 
@@ -58,7 +59,7 @@ class Probe {
       : collective_(collective),
         options_(options),
         kernels_(kernels::make_cpu_kernels(options.type)),
-        watch_(collective, options.quick ? 0.08 : 0.4),
+        watch_(collective, options.threads, options.quick ? 0.05 : 0.4),
         width_(kernels::width_of(options.type)) {}
 
   Json run() {
@@ -74,6 +75,8 @@ class Probe {
     loss(record);
     optimizer(record);
     collectives(record);
+    record["disturbed"] = collective_.largest(watch_.disturbed());
+    record["steps"] = measure_steps(collective_, options_.threads, options_.type, options_.quick);
     return record;
   }
 

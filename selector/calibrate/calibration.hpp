@@ -23,6 +23,8 @@ Machine this_machine();
 // One probe's record, as shardfit-train --probe rates prints it. Throws Error naming the key: missing, negative or absurd rates.
 BusyRates parse_rates(const nlohmann::json& object, const std::string& where = "");
 nlohmann::ordered_json to_json(const BusyRates& rates);
+// Sets the factors of `rates` from its measured steps; parse_rates does so. Throws Error for a step that cannot be read.
+void fit_factors(BusyRates& rates);
 
 // Folders that may hold the database, in the order of preference: $SHARDFIT_STATE_DIR alone when set; else the site's state_dir
 // ("" = none), then $XDG_STATE_HOME/shardfit (~/.local/state/shardfit).

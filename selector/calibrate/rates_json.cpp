@@ -12,6 +12,7 @@ namespace {
 using timing::AttentionSample;
 using timing::GemmSample;
 using timing::KernelRate;
+using timing::StepSample;
 using timing::TransferSample;
 
 // No kernel or product of a probe takes longer than an hour; a rate beyond is a damaged record.
@@ -65,6 +66,27 @@ std::vector<TransferSample> read_transfers(ObjectReader& r, std::string_view key
   return samples;
 }
 
+void read_steps(ObjectReader& r, BusyRates& rates) {
+  const Json* list = r.get("steps");
+  if (!list) return;
+  if (!list->is_array() || list->size() > 100) throw Error("wrong_type", r.at("steps"), fmt::format("{} is not a list of measured steps", brief(*list)));
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    ObjectReader s((*list)[i], fmt::format("{}/{}", r.at("steps"), i));
+    StepSample sample;
+    sample.config = s.required("config").dump();
+    sample.sequence = static_cast<int>(s.required_integer("sequence", 1, 1 << 24));
+    sample.micro_batch = static_cast<int>(s.required_integer("micro_batch", 1, 1 << 20));
+    sample.stage = static_cast<int>(s.required_integer("stage", 0, 3));
+    ObjectReader seconds(s.required("seconds"), s.at("seconds"));
+    sample.compute = seconds.required_number("compute", 0, kMost);
+    sample.communication = seconds.required_number("communication", 0, kMost);
+    sample.update = seconds.required_number("update", 0, kMost);
+    seconds.finish();
+    s.finish();
+    rates.steps.push_back(std::move(sample));
+  }
+}
+
 OrderedJson kernel_json(const KernelRate& rate) { return {{"forward", rate.forward}, {"backward", rate.backward}}; }
 
 }  // namespace
@@ -78,6 +100,7 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   rates.as_of = r.string("as_of").value_or("");
   rates.software = r.string("software").value_or("");
   rates.quick = r.boolean("quick").value_or(true);
+  rates.disturbed = r.number("disturbed", 0, 1).value_or(0);
   for (const auto& row : read_rows(r, "gemm", 6)) rates.gemms.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
   for (const auto& row : read_rows(r, "attention", 6)) rates.attention.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
   rates.rms_norm = read_kernel(r, "rms_norm");
@@ -94,13 +117,13 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   rates.all_gather = read_transfers(r, "all_gather");
   rates.reduce_scatter = read_transfers(r, "reduce_scatter");
   rates.all_reduce = read_transfers(r, "all_reduce");
-  rates.step_factor = r.number("step_factor", 0.1, 10).value_or(1);
-  rates.step_overhead = r.number("step_overhead", 0, kMost).value_or(0);
+  read_steps(r, rates);
   r.finish();
   if (rates.gemms.empty()) throw Error("missing_key", where + "/gemm", "no matrix product was measured", "run shardfit calibrate again");
   if (rates.attention.empty()) throw Error("missing_key", where + "/attention", "no attention was measured", "run shardfit calibrate again");
   if (rates.ranks > 1 && (rates.all_gather.empty() || rates.reduce_scatter.empty() || rates.all_reduce.empty()))
     throw Error("missing_key", where + "/all_gather", "no collective was measured", "run shardfit calibrate again");
+  fit_factors(rates);
   return rates;
 }
 
@@ -112,6 +135,7 @@ OrderedJson to_json(const BusyRates& rates) {
   out["as_of"] = rates.as_of;
   out["software"] = rates.software;
   out["quick"] = rates.quick;
+  out["disturbed"] = rates.disturbed;
   out["gemm"] = OrderedJson::array();
   for (const GemmSample& s : rates.gemms) out["gemm"].push_back({s.m, s.k, s.n, s.forward, s.input, s.weight});
   out["attention"] = OrderedJson::array();
@@ -135,8 +159,16 @@ OrderedJson to_json(const BusyRates& rates) {
   transfers("all_gather", rates.all_gather);
   transfers("reduce_scatter", rates.reduce_scatter);
   transfers("all_reduce", rates.all_reduce);
-  out["step_factor"] = rates.step_factor;
-  out["step_overhead"] = rates.step_overhead;
+  out["steps"] = OrderedJson::array();
+  for (const StepSample& sample : rates.steps) {
+    OrderedJson step;
+    step["config"] = OrderedJson::parse(sample.config);
+    step["sequence"] = sample.sequence;
+    step["micro_batch"] = sample.micro_batch;
+    step["stage"] = sample.stage;
+    step["seconds"] = {{"compute", sample.compute}, {"communication", sample.communication}, {"update", sample.update}};
+    out["steps"].push_back(std::move(step));
+  }
   return out;
 }
 

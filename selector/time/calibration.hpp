@@ -30,12 +30,20 @@ struct TransferSample {
   double seconds = 0;
 };
 
+// A measured step of the model that `config` (a Hugging Face config.json) describes, on all the ranks, sharded at `stage`; seconds.
+struct StepSample {
+  std::string config;
+  int sequence = 0, micro_batch = 1, stage = 0;
+  double compute = 0, communication = 0, update = 0;
+};
+
 // Rates with `ranks` processes of `threads` threads busy at once: two busy ranks on two cores share caches and memory.
 struct BusyRates {
   int ranks = 1, threads = 1;
   std::string type = "fp32";    // of weights and activations: fp32 | bf16
   std::string as_of, software;  // RFC 3339; version of shardfit-train
   bool quick = true;
+  double disturbed = 0;         // share of the processor that other programs took meanwhile
 
   std::vector<GemmSample> gemms;
   std::vector<AttentionSample> attention;
@@ -46,10 +54,10 @@ struct BusyRates {
   double norm = 0;                     // seconds per element of the gradients' norm
   double clear = 0;                    // seconds per element copied
   std::vector<TransferSample> all_gather, reduce_scatter, all_reduce;  // by size, ascending; empty for one rank
-  // A few whole steps of a small model, measured over predicted from the rates above: what the rates leave out (cold caches, page
-  // faults, scheduling). 1 where it was not measured.
-  double step_factor = 1;
-  double step_overhead = 0;            // seconds a step, whatever its size
+  // Whole steps of small models, and what they took over what the rates above predict of them: caches between kernels, waiting for
+  // the other ranks, the engine's own work. 1 where no step was measured.
+  std::vector<StepSample> steps;
+  double compute_factor = 1, communication_factor = 1, update_factor = 1;
 };
 
 struct Calibration {

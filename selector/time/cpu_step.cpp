@@ -80,15 +80,7 @@ double gemm_seconds(const BusyRates& rates, Product product, double m, double k,
   return weights > 0 ? 2 * m * k * n * inverse_rate / weights : 0;
 }
 
-StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration, const pricing::Interconnect* interconnect) {
-  const std::string type = work.compute == Compute::kFp32 ? "fp32" : "bf16";
-  bool exact = false;
-  const BusyRates* found = calibration.find(static_cast<int>(std::clamp<std::int64_t>(plan.gpus_per_node, 1, 1 << 20)),
-                                            static_cast<int>(std::clamp(plan.cpus_per_gpu.value_or(0), 0.0, 1e6)), type, exact);
-  if (!found)
-    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
-  const BusyRates& rates = *found;
-
+CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rates, const pricing::Interconnect* interconnect) {
   // ---- one micro-step on one rank, event by event as selector/schedule lists it
   const double sequences = static_cast<double>(plan.micro_batch), tokens = sequences * work.sequence;
   const double micro_steps = static_cast<double>(plan.gradient_accumulation);
@@ -156,9 +148,20 @@ StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& ca
   if (plan.sharding.stage == 3 && ranks > 1) sharing = micro_steps * held * rates.clear;  // reduced shards are added to the gradients
   const double update = held * (rates.norm + rates.adamw);
 
+  return {micro_steps * compute, communication, sharing + update};
+}
+
+StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration, const pricing::Interconnect* interconnect) {
+  const std::string type = work.compute == Compute::kFp32 ? "fp32" : "bf16";
+  bool exact = false;
+  const BusyRates* rates = calibration.find(static_cast<int>(std::clamp<std::int64_t>(plan.gpus_per_node, 1, 1 << 20)),
+                                            static_cast<int>(std::clamp(plan.cpus_per_gpu.value_or(0), 0.0, 1e6)), type, exact);
+  if (!rates)
+    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
+  const CpuParts parts = cpu_parts(work, plan, *rates, interconnect);
   StepTime time;
-  time.compute = rates.step_factor * (micro_steps * compute + sharing + update) + rates.step_overhead;
-  time.communication_exposed = rates.step_factor * communication;
+  time.compute = rates->compute_factor * parts.compute + rates->update_factor * parts.update;
+  time.communication_exposed = rates->communication_factor * parts.communication;
   time.sigma = exact ? kExactSigma : kNearSigma;
   if (plan.nodes > 1) time.sigma = std::hypot(time.sigma, kNetworkSigma);
   return time;

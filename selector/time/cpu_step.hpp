@@ -23,6 +23,12 @@ struct CpuTraffic {
 };
 CpuTraffic cpu_traffic(const Work& work, const job::Plan& plan);
 
+// Seconds of a step by what the rates alone say, before any factor.
+struct CpuParts {
+  double compute = 0, communication = 0, update = 0;
+};
+CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rates, const pricing::Interconnect* interconnect = nullptr);
+
 // Parts of the step only: `step`, the range and the throughput are the caller's to fill in; `sigma` is set.
 // Throws Error{not_calibrated} where nothing was measured.
 StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration, const pricing::Interconnect* interconnect);
