@@ -78,22 +78,20 @@ bool zero_pins(const Setup& s, const char* section) {  // both default to true s
   return v && v->is_boolean() ? v->get<bool>() : s.plan.offload.pin.value_or(true);
 }
 
+double sub_group(const Setup& s) { return std::clamp(s.sub_group > 0 ? s.sub_group : 1e9, 1.0, 1e18); }
+
 void zero3(Terms& terms, const Setup& s, const Share& share) {
   const auto& o = s.plan.offload;
   const bool pin_optimizer = zero_pins(s, "offload_optimizer");
   const double master = s.master_bytes > 0 ? s.master_bytes : s.parameter_bytes;  // offloaded, it is a copy even in fp32
-  const double group = std::clamp(s.sub_group > 0 ? s.sub_group : 1e9, 1.0, 1e18);
-  const double groups = std::max(1.0, std::ceil(share.trained / group));
+  const double group = sub_group(s);
   if (o.optimizer != Place::kNone) {
     // The whole flat gradient lies where the optimizer runs (stage3.py, grad_partitions_flat_buffer).
     terms.add("gradients, 16 bit", share.trained * s.gradient_bytes, pinned_if(pin_optimizer));
   }
   if (o.optimizer == Place::kCpu) {
-    // ratio: the last ceil(ratio x groups) sub-groups step on the CPU (stage3.py, subgroup_to_device)
-    const double fraction = std::clamp(o.optimizer_fraction, 0.0, 1.0);
-    const double on_device = std::floor((1 - fraction) * groups);
-    const double mine = std::max(0.0, share.trained - on_device * group);
-    const double pieces = std::max(1.0, groups - on_device);
+    const double mine = share.trained * optimizer_share_off_device(s, share.trained);
+    const double pieces = std::max(1.0, std::ceil(mine / group));
     terms.add("master weights", mine * master, Where::kPageable, pieces);
     terms.add("gradients of the update", mine * master, pinned_if(pin_optimizer), pieces);
     terms.add("optimizer states", mine * s.states * s.state_bytes, Where::kPageable, pieces * s.states);
@@ -206,6 +204,14 @@ std::vector<HostTerm> host_terms(const Setup& s, const ModelSizes& sizes) {
               s.plan.offload.activations == Place::kNvme ? Where::kNvme : pinned_if(s.plan.offload.pin.value_or(true)), static_cast<double>(sizes.order.size()));
   }
   return terms.take();
+}
+
+double optimizer_share_off_device(const Setup& s, double trained) {
+  if (s.plan.offload.optimizer == Place::kNone || trained <= 0) return s.plan.offload.optimizer == Place::kNone ? 0 : 1;
+  const double fraction = std::clamp(s.plan.offload.optimizer_fraction, 0.0, 1.0);
+  if (s.engine != Engine::kZero || s.stage != 3 || s.plan.offload.optimizer == Place::kNvme) return s.engine == Engine::kZero ? 1 : fraction;
+  const double groups = std::max(1.0, std::ceil(trained / sub_group(s)));
+  return std::max(0.0, trained - std::floor((1 - fraction) * groups) * sub_group(s)) / trained;
 }
 
 std::int64_t host_base_bytes(const Setup& s) {

@@ -24,6 +24,10 @@ struct HostTerm {
 // Empty when nothing is offloaded. Throws Error{unsupported_combination} where the framework has no such offload.
 std::vector<HostTerm> host_terms(const Setup& setup, const ModelSizes& sizes);
 
+// Part of a rank's `trained` elements whose optimizer state lies off the device: offload.optimizer_fraction, which DeepSpeed rounds to
+// whole sub-groups (the last ones, stage3.py subgroup_to_device). 0 without optimizer offload.
+double optimizer_share_off_device(const Setup& setup, double trained);
+
 // Interpreter, framework and CUDA libraries of a node's ranks, resident beside the job's own bytes.
 std::int64_t host_base_bytes(const Setup& setup);
 
