@@ -10,6 +10,7 @@
 #include "regions/base/error.hpp"
 #include "regions/base/json.hpp"
 #include "regions/base/text.hpp"
+#include "selector/cli/advice_text.hpp"
 #include "selector/cli/estimate_table.hpp"
 #include "selector/cli/job_setting.hpp"
 #include "selector/cli/parse.hpp"
@@ -66,7 +67,10 @@ int estimate_command(const Arguments& arguments) {
   const JobSetting s = load_job_setting(job_file, plan_file, host_file, family);
   auto estimated = search::estimate(s.setting());
   estimated.estimate.assumed.insert(estimated.estimate.assumed.begin(), s.assumed.begin(), s.assumed.end());
-  const std::string text = json ? to_json(estimated.estimate).dump(2) + "\n" : estimate_table(s, estimated);
+  const auto advice = estimated.estimate.fits == "yes" ? std::vector<memory::Advice>{} : advice_for(s);
+  auto record = to_json(estimated.estimate);
+  if (!advice.empty()) record["advice"] = advice_json(advice);
+  const std::string text = json ? record.dump(2) + "\n" : estimate_table(s, estimated) + advice_table(advice);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
 }

@@ -7,14 +7,17 @@
 #include "selector/job/job.hpp"
 #include "selector/job/plan.hpp"
 #include "selector/memory/memory.hpp"
+#include "selector/model/model.hpp"
 #include "selector/time/time.hpp"
 
 namespace shardfit::search {
 
 namespace {
+// "key=value (why)": two parts of the selector may assume the same for reasons of their own.
 void append(std::vector<std::string>& to, const std::vector<std::string>& from) {
+  const auto core = [](const std::string& line) { return line.substr(0, line.find(" (")); };
   for (const auto& line : from)
-    if (std::find(to.begin(), to.end(), line) == to.end()) to.push_back(line);
+    if (std::none_of(to.begin(), to.end(), [&](const std::string& known) { return core(known) == core(line); })) to.push_back(line);
 }
 }  // namespace
 
@@ -28,6 +31,7 @@ Estimated estimate(const Setting& s) {
   out.memory_why = memory.why;
   out.capacity_bytes = memory.capacity_bytes;
   append(out.estimate.assumed, memory.assumed);
+  append(out.estimate.assumed, s.model.notes);
   try {
     auto time = timing::estimate_time(
         {.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host, .interconnect = s.interconnect, .calibration = s.calibration, .work = s.work});
