@@ -1,0 +1,13 @@
+// The road the ranks talk over: shared memory on one host, Gloo otherwise, or what SHARDFIT_COMM names (shm | gloo).
+#pragma once
+#include <memory>
+
+#include "runtime/comm/collective.hpp"
+#include "runtime/comm/world.hpp"
+
+namespace shardfit::train {
+
+// Throws Error{unknown_word | not_supported}.
+std::unique_ptr<comm::Collective> connect(comm::World& world);
+
+}  // namespace shardfit::train
