@@ -168,6 +168,7 @@ int TapeWriter::linear(std::size_t index, int x) {
     // bitsandbytes makes the whole weight in compute format, for the product and again for its gradient
     product.forward_temporary = product.backward_temporary = in_features * out_features * A;
     if (s.dialect.quantized_saves_input) product.saves.push(x);
+    if (s.quantized_context) tape.context.push_back(tape.base(x));
     if (s.mlp_bytes && op.module.find("mlp") != std::string::npos) out.bytes = s.mlp_bytes;
   } else if (trained) {
     product.saves.push(x);
@@ -315,6 +316,7 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
   out.sharded = false;
   if (trained || (quantized && s.dialect.quantized_saves_input)) product.saves.push(x);
   if (quantized) product.forward_temporary = product.backward_temporary = packed * q.in_features * A;
+  if (quantized && s.quantized_context) tape.context.push_back(tape.base(x));
   if (trained) {
     product.weights.push({-2, weight_gradient(packed * q.in_features)});
     if (q.params.size() > 1 && trains(q.params[1])) product.weights.push({-2, packed * s.weight_gradient_bytes});

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "selector/hardware/device.hpp"
+#include "selector/memory/host_terms.hpp"
 
 namespace shardfit::memory {
 namespace {
@@ -135,10 +136,9 @@ class RankReplay {
     }
     t_.make(workspace_bytes(s_), Term::kBuffers);
     trained_ = all.trained;
-    if (s_.master_bytes > 0 && all.trained > 0 && !s_.offload_optimizer) {
-      const std::int64_t n = s_.stage >= 1 ? all.trained_shard : all.trained;
-      t_.make(scaled(n, s_.master_bytes), Term::kMaster);
-    }
+    trained_mine_ = s_.stage >= 1 ? all.trained_shard : all.trained;
+    const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_));
+    if (s_.master_bytes > 0 && all.trained > 0 && here > 0) t_.make(scaled(trained_mine_, s_.master_bytes * here), Term::kMaster);
     sharder_->allocate_fixed(all);
     for (auto b : order_) {
       GatherUnit g;
@@ -257,6 +257,8 @@ class RankReplay {
       const Handle y = run_.forward(*head_tape_, last_hidden_, how, &head_saved);
       t_.drop(old_outputs_);
       old_outputs_ = kNone;
+      for (auto h : context_) t_.drop(h);
+      context_.clear();
       if (s_.loss.key_value_cache)
         cache = t_.make(2 * s_.model.attention.kv_heads * s_.model.attention.head_dim * s_.tokens * s_.model.layers * 2, Term::kCache);
       if (s_.loss.through_backward > 0) through = t_.make(logits * s_.loss.through_backward, Term::kLogits);
@@ -332,6 +334,7 @@ class RankReplay {
           gx = t_.make(g.bytes(g.input), Term::kActivationGradients);
         }
       }
+      for (int t : g.context) new_context_.push_back(t_.make(g.bytes(t), Term::kActivations));
       sharder_->after_backward(k, weights);
       if (t_.tracing()) t_.mark(fmt::format("block {} backward", block));
     }
@@ -353,6 +356,7 @@ class RankReplay {
       through = kNone;
     }
     old_outputs_ = through;
+    context_.swap(new_context_);
     t_.drop(batch_);
     batch_ = kNone;
   }
@@ -381,6 +385,9 @@ class RankReplay {
             for (int i = 0; i < s_.states; ++i) t_.make(scaled(n, s_.state_bytes), Term::kOptimizerStates);
         });
       }
+      if (step == 1 && s_.offload_optimizer)           // the part of the states that is not offloaded
+        if (const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_)); here > 0)
+          t_.make(scaled(trained_mine_, s_.states * s_.state_bytes * here), Term::kOptimizerStates);
       if (!s_.in_backward) step_transients();
     }
     sharder_->zero_gradients();
@@ -402,13 +409,17 @@ class RankReplay {
       made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
     }
     if (s_.master_bytes > 0 && s_.engine == Engine::kZero) {
+      // stage3.py _prepare_fp32_grad_for_sub_group, stage_1_and_2.py step: gradients are flattened in their own format, then cast
       std::int64_t n = 0;
       each_unit([&](const UnitSizes& u) { n += s_.stage >= 1 ? u.trained_shard : u.trained; });
-      made.push_back(t_.make(scaled(s_.stage == 3 ? std::min<std::int64_t>(n, static_cast<std::int64_t>(s_.sub_group)) : n, 4), Term::kOptimizerTemporaries));
+      if (s_.stage == 3) n = std::min<std::int64_t>(n, static_cast<std::int64_t>(s_.sub_group));
+      if (!s_.colossal) made.push_back(t_.make(scaled(n, s_.gradient_bytes), Term::kOptimizerTemporaries));
+      made.push_back(t_.make(scaled(n, 4), Term::kOptimizerTemporaries));
     }
     for (auto h : made) t_.drop(h);
   }
 
+  std::int64_t trained_mine_ = 0;      // elements whose optimizer state this rank keeps, wherever
   const Setup& s_;
   const ModelSizes& sizes_;
   const StageLayout& layout_;
@@ -422,7 +433,7 @@ class RankReplay {
   std::unique_ptr<Tape> head_tape_;
   std::vector<Saved> saved_;
   std::vector<std::vector<Handle>> kept_;
-  std::vector<Handle> inputs_, casts_, retained_;
+  std::vector<Handle> inputs_, casts_, retained_, context_, new_context_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
   std::int64_t trained_ = 0, held_bytes_ = -1;

@@ -272,6 +272,9 @@ Setup make_setup(const Request& request) {
     s.residual_bytes = s.norm_bytes = s.mlp_bytes = 4;
     if (!request.job.precision.norms) s.assumed.emplace_back("precision.norms=fp32 (trl for QLoRA on one GPU)");
   }
+  // bitsandbytes MatMul4Bit keeps its input as an attribute of the autograd node (ctx.tensors), which goes when the graph does; litgpt's
+  // training loop holds the graph by `loss` until the next one is assigned. Older releases ran the longest batch first and alone.
+  s.quantized_context = s.quantized && s.trainer == "litgpt" && s.age >= 20240301;
   const auto custom = s.plan.fsdp.find("custom_sharded_layers");
   s.split_root = s.engine == Engine::kOwn || (s.engine == Engine::kFsdp2 && s.stage == 3 &&
                  ((s.trainer == "torchtitan" && s.age >= 20250728) || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));

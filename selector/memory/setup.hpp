@@ -61,6 +61,7 @@ struct Setup {
   Adapters adapters;
   bool quantized = false;
   double quantized_bytes = 0.5;         // an element, with its scales
+  bool quantized_context = false;       // inputs of quantized products live until the loss of the next micro batch
 
   enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
   std::int64_t checkpoint_every = 1;

@@ -56,6 +56,8 @@ void Tape::finish(int input_tensor, int output_tensor) {
   for (std::size_t t = 0; t < tensors.size(); ++t)
     if (tensors[t].hold) tensors[t].last_use = n;
   tensors[static_cast<std::size_t>(output)].last_use = n + 1;
+  std::sort(context.begin(), context.end());
+  context.erase(std::unique(context.begin(), context.end()), context.end());
 }
 
 std::int64_t Tape::saved_bytes() const {

@@ -62,6 +62,7 @@ class Tape {
   std::vector<TapeOp> ops;
   int input = -1, output = -1;
   int last_saving_op = -1;              // an early-stopping recompute ends here
+  std::vector<int> context;             // tensors that outlive their backward, in attributes of a custom autograd function
   int projection = -1;                  // of a head: the operation that makes the logits
 
   int tensor(std::int64_t bytes, bool requires_gradient = true);
