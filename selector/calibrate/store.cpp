@@ -41,7 +41,7 @@ Statement prepare(sqlite3* database, const char* text) {
   return Statement(raw);
 }
 
-void bind(sqlite3_stmt* statement, int index, const std::string& text) {
+void bind_text(sqlite3_stmt* statement, int index, const std::string& text) {
   sqlite3_bind_text(statement, index, text.c_str(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
 }
 
@@ -75,13 +75,13 @@ void store_rates(const std::filesystem::path& folder, const Machine& machine, co
   check(sqlite3_exec(database.get(), kSchema, nullptr, nullptr, nullptr) == SQLITE_OK);
   const Statement insert = prepare(database.get(), "INSERT OR REPLACE INTO rates VALUES (?,?,?,?,?,?,?)");
   check(insert != nullptr);
-  bind(insert.get(), 1, machine.cpu);
+  bind_text(insert.get(), 1, machine.cpu);
   sqlite3_bind_int(insert.get(), 2, machine.cores);
   sqlite3_bind_int(insert.get(), 3, rates.ranks);
   sqlite3_bind_int(insert.get(), 4, rates.threads);
-  bind(insert.get(), 5, rates.type);
-  bind(insert.get(), 6, rates.as_of);
-  bind(insert.get(), 7, to_json(rates).dump());
+  bind_text(insert.get(), 5, rates.type);
+  bind_text(insert.get(), 6, rates.as_of);
+  bind_text(insert.get(), 7, to_json(rates).dump());
   check(sqlite3_step(insert.get()) == SQLITE_DONE);
 }
 
@@ -95,7 +95,7 @@ std::optional<Calibration> load_calibration(const std::vector<std::filesystem::p
     if (!database) continue;
     const Statement select = prepare(database.get(), "SELECT record FROM rates WHERE cpu = ? AND cores = ? ORDER BY ranks, threads, type");
     if (!select) continue;
-    bind(select.get(), 1, machine.cpu);
+    bind_text(select.get(), 1, machine.cpu);
     sqlite3_bind_int(select.get(), 2, machine.cores);
     while (sqlite3_step(select.get()) == SQLITE_ROW) {
       const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(select.get(), 0));
