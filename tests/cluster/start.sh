@@ -73,9 +73,10 @@ accounting='AccountingStorageType=accounting_storage/none'
 
 cpus=$(nproc)
 memory=$(awk '/^MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
+arena=$(awk -v m="$memory" 'BEGIN {a = int(m / 1024 / 4); print a < 1 ? 1 : a}')  # of each of a node's two CPU ranks; the rest is the host's
 fill() {
   sed -e "s|@SHARDFIT@|$shardfit|" -e "s|@PLUGSTACK@|$plugstack|" -e "s|@ACCOUNTING@|$accounting|" -e "s|@PLUGINDIR@|$plugindir|" \
-      -e "s|@DIR@|$D|g" -e "s|@HOST@|$(hostname -s)|g" -e "s|@CPUS@|$cpus|g" -e "s|@MEMORY@|$memory|g" -e "s|@TODAY@|$(date -u +%F)|g" \
+      -e "s|@DIR@|$D|g" -e "s|@HOST@|$(hostname -s)|g" -e "s|@CPUS@|$cpus|g" -e "s|@MEMORY@|$memory|g" -e "s|@ARENA@|$arena|g" -e "s|@TODAY@|$(date -u +%F)|g" \
       -e "s|@PORT@|$port|g" $(for o in $(seq 1 16); do echo "-e s|@PORT+$o@|$((port + o))|g"; done)
 }
 for f in slurm gres plugstack shardfit; do fill < "$here/$f.conf.in" > "$D/$f.conf"; done
