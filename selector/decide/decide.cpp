@@ -45,6 +45,8 @@ void describe_offer(Candidate& c, const pricing::Offer& offer) {
   c.offer = offer.id;
   c.provider = offer.provider;
   c.region = offer.region;
+  c.price = offer.price;
+  c.offer_gpus_per_node = offer.gpus_per_node;
   c.cluster = offer.cluster;
   c.partition = offer.partition;
   c.gpu = offer.gpu;
@@ -77,6 +79,7 @@ Candidate candidate_of(const Setup& setup, const model::Model& model, const Foun
   c.steps = found.steps;
   c.flags = c.cost.flags;
   for (const auto& flag : setup.standings[choice.index].flags) c.flags.push_back(flag);
+  if (found.tight) c.flags.push_back("memory within 5 % of the device: steps may be slower than predicted");
   if (c.estimate->fits != "yes") c.flags.push_back("memory " + c.estimate->fits + (c.memory_why.empty() ? "" : ": " + c.memory_why));
   return c;
 }

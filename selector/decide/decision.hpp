@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pricing/cost.hpp"
+#include "pricing/offers.hpp"
 #include "selector/estimate.hpp"
 #include "selector/job/job.hpp"
 #include "selector/job/plan.hpp"
@@ -22,6 +23,8 @@ struct Candidate {
   std::string memory_why;                    // one sentence where the verdict is not "yes"
   double device_capacity_bytes = 0;          // 0 = unknown
   pricing::Cost cost;
+  std::optional<pricing::Price> price;       // of the offer, as it was when decided: what the ledger charges by
+  std::int64_t offer_gpus_per_node = 1;      // of the offer's nodes, of which the plan may use fewer
   double seconds = 0, seconds_low = 0, seconds_high = 0;  // queue + start + run + restarts
   double run_seconds = 0, run_seconds_high = 0;           // the run alone: what a time limit has to cover, with start_seconds
   std::int64_t steps = 0;

@@ -27,6 +27,10 @@ nlohmann::ordered_json to_json(const Candidate& c) {
   o["estimate"] = c.estimate ? shardfit::to_json(*c.estimate) : Ordered(nullptr);
   if (!c.memory_why.empty()) o["memory_why"] = c.memory_why;
   o["cost"] = pricing::to_json(c.cost);
+  if (c.price) {
+    o["price"] = Ordered{{"amount", c.price->amount}, {"currency", c.price->currency}, {"per", c.price->per}, {"kind", c.price->kind}, {"as_of", c.price->as_of}, {"source", c.price->source}};
+    o["offer_gpus_per_node"] = c.offer_gpus_per_node;
+  }
   o["seconds"] = c.plan ? finite_or_null(c.seconds) : Ordered(nullptr);
   o["seconds_low"] = c.plan ? finite_or_null(c.seconds_low) : Ordered(nullptr);
   o["seconds_high"] = c.plan ? finite_or_null(c.seconds_high) : Ordered(nullptr);

@@ -95,6 +95,7 @@ class Searcher {
     });
     double front_seconds = kInfinity;
     for (const auto i : order) visit(cells_[i], front_seconds);
+    take_tight_ones();
     for (std::uint32_t i = 0; i < choices_.size(); ++i) explain_failure(i, order);
     return std::move(out_);
   }
@@ -222,11 +223,40 @@ class Searcher {
       return;
     }
     if (for_cheapest) result.cheapest = found(cell, *memory);
+    if (inside && !outside && is_tight(*memory)) {
+      if (!result.tight) result.tight = found(cell, *memory);
+      return;
+    }
     if (for_best) result.best = found(cell, *memory);
     if (for_front) {
       front_seconds = cell.seconds;
       out_.front.push_back(found(cell, *memory));
     }
+  }
+
+  // Within 5 % of the device's memory the allocator frees and retries: published steps there took up to twice as long, so such a
+  // plan is taken only where an offer has no other.
+  static bool is_tight(const memory::Result& r) {
+    const double outside_allocator = static_cast<double>(r.memory.device_peak - r.memory.reserved_peak);
+    return r.capacity_bytes > 0 && static_cast<double>(r.memory.allocated_peak) + std::max(outside_allocator, 0.0) > 0.95 * r.capacity_bytes;
+  }
+
+  void take_tight_ones() {
+    bool added = false;
+    for (auto& result : out_.offers)
+      if (!result.best && result.tight) {
+        result.best = result.tight;
+        out_.front.push_back(*result.tight);
+        added = true;
+      }
+    if (!added) return;
+    std::stable_sort(out_.front.begin(), out_.front.end(), [](const Found& a, const Found& b) { return a.cost != b.cost ? a.cost < b.cost : a.seconds < b.seconds; });
+    double seconds = kInfinity;
+    std::erase_if(out_.front, [&](const Found& f) {
+      if (f.seconds >= seconds) return true;
+      seconds = f.seconds;
+      return false;
+    });
   }
 
   // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the plan.
@@ -277,6 +307,7 @@ class Searcher {
 
   Found found(const Cell& cell, const memory::Result& memory) const {
     Found f{.choice = cell.choice, .plan = cell.entry->plan, .memory = memory, .time = cell.time, .needs = run_needs(job_, cell.entry->plan, cell.time, cell.steps), .steps = cell.steps};
+    f.tight = is_tight(memory);
     f.cost = cell.cost;
     f.seconds = cell.seconds;
     return f;

@@ -48,12 +48,14 @@ struct Found {
   timing::StepTime time;
   pricing::RunNeeds needs;                     // what pricer->cost() takes
   std::int64_t steps = 0;
+  bool tight = false;                          // less than 5 % of the device's memory to spare
   double cost = 0, seconds = 0;                // seconds: queue + start + run + restarts
 };
 
 struct OfferResult {
   std::optional<Found> best;                   // cheapest that fits, within the limits
   std::optional<Found> cheapest, fastest;      // the same without deadline and max_cost; fastest only where there is no best
+  std::optional<Found> tight;                  // cheapest that fits with less than 5 % to spare, within the limits
   std::optional<Found> unsure;                 // cheapest with the verdict "unsure", within the limits
   std::optional<Found> least_memory;           // where nothing fits: the plan that comes closest
   std::string refusal;                         // where no plan could be estimated at all: why

@@ -1,0 +1,130 @@
+// shardfit explain: where the memory of a job is over one optimizer step, and where its time goes.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "regions/base/error.hpp"
+#include "regions/base/files.hpp"
+#include "regions/base/text.hpp"
+#include "selector/cli/estimate_table.hpp"
+#include "selector/cli/job_setting.hpp"
+#include "selector/cli/memory_picture.hpp"
+#include "selector/cli/parse.hpp"
+#include "selector/decide/table.hpp"
+
+namespace shardfit::cli {
+
+namespace {
+
+constexpr int kRows = 18;
+
+struct Explained {
+  JobSetting setting;
+  search::Estimated estimated;
+  Curve curve;
+  std::string name;  // the plan in words
+};
+
+Explained explained(const std::string& job, const std::string& plan, const std::string& host, const std::string& family, int columns) {
+  Explained e{.setting = load_job_setting(job, plan, host, family)};
+  e.estimated = search::estimate(e.setting.setting());
+  e.estimated.estimate.assumed.insert(e.estimated.estimate.assumed.begin(), e.setting.assumed.begin(), e.setting.assumed.end());
+  const auto s = e.setting.setting();
+  e.curve = curve_of(memory::trace_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host}), columns);
+  e.name = decide::plan_words(e.setting.plan);
+  return e;
+}
+
+std::string highest_moment(const Curve& c) {
+  const auto it = std::max_element(c.moments.begin(), c.moments.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return it == c.moments.end() ? "" : fmt::format("  highest at \"{}\" ({}): {} allocated\n", it->label, memory::name_of(it->phase), format_gib(it->bytes));
+}
+
+std::string capacity_line(const Curve& c, double top) {
+  if (c.capacity_bytes <= 0) return "";
+  return fmt::format("  capacity {}{}\n", format_gib(c.capacity_bytes), c.capacity_bytes < top ? ": the line of dashes" : ", above the picture");
+}
+
+std::string side_by_side(const Explained& a, const Explained& b) {
+  const double top = picture_top({&a.curve, &b.curve});
+  const auto left = picture_lines(a.curve, top, kRows), right = picture_lines(b.curve, top, kRows);
+  size_t width = 0;
+  for (const auto& line : left) width = std::max(width, line.size());
+  std::string out = fmt::format("A  {}\nB  {}\n\n", a.name, b.name);
+  for (size_t i = 0; i < std::max(left.size(), right.size()); ++i)
+    out += fmt::format("{:<{}}   {}\n", i < left.size() ? left[i] : "", width, i < right.size() ? right[i].substr(std::min<size_t>(11, right[i].size())) : "");
+  out += picture_legend({&a.curve, &b.curve}) + capacity_line(a.curve, top);
+
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> terms;
+  for (const auto& t : a.estimated.estimate.memory.terms) terms[t.name].first += t.bytes;
+  for (const auto& t : b.estimated.estimate.memory.terms) terms[t.name].second += t.bytes;
+  std::vector<std::pair<std::string, std::pair<std::int64_t, std::int64_t>>> rows(terms.begin(), terms.end());
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& x, const auto& y) { return std::max(x.second.first, x.second.second) > std::max(y.second.first, y.second.second); });
+  const auto gib = [](std::int64_t bytes) { return format_gib(static_cast<double>(bytes)); };
+  const auto row = [&](const std::string& name, const std::string& x, const std::string& y, const std::string& difference) { return fmt::format("  {:<28} {:>14} {:>14} {:>14}\n", name, x, y, difference); };
+  out += "\n" + row("", "A", "B", "B - A");
+  for (const auto& [name, bytes] : rows) out += row(name, gib(bytes.first), gib(bytes.second), gib(bytes.second - bytes.first));
+  const auto &ma = a.estimated.estimate.memory, &mb = b.estimated.estimate.memory;
+  out += row("device peak", gib(ma.device_peak), gib(mb.device_peak), gib(mb.device_peak - ma.device_peak));
+  out += row("95 % bound", gib(ma.device_peak_high), gib(mb.device_peak_high), gib(mb.device_peak_high - ma.device_peak_high));
+  out += row("fits", a.estimated.estimate.fits, b.estimated.estimate.fits, "");
+  out += row("host, a node", gib(ma.host), gib(mb.host), gib(mb.host - ma.host));
+  const auto &ta = a.estimated.estimate.time, &tb = b.estimated.estimate.time;
+  const auto seconds = [](const std::optional<TimeEstimate>& t) { return t ? format_duration(t->step) : std::string("unknown"); };
+  out += row("step", seconds(ta), seconds(tb), ta && tb ? fmt::format("x {:.2f}", tb->step / ta->step) : "");
+  if (ta && tb) {
+    for (const auto& [name, x] : ta->parts) {
+      const double y = tb->parts.contains(name) ? tb->parts.at(name) : 0;
+      if (x > 0 || y > 0) out += row("  " + name, format_duration(x), format_duration(y), "");
+    }
+    out += row("tokens/s a GPU", fmt::format("{:.0f}", ta->tokens_per_second_per_gpu), fmt::format("{:.0f}", tb->tokens_per_second_per_gpu), "");
+  }
+  return out;
+}
+
+}  // namespace
+
+int explain_command(const Arguments& arguments) {
+  CLI::App app{"Show where memory and time of a job go over one optimizer step", "explain"};
+  std::string job_file, plan_file, other_file, host_file, svg_file, family;
+  int width = 96;
+  app.add_option("JOB", job_file, "Job file (JSON)")->required();
+  app.add_option("--plan", plan_file, "Plan file (JSON); without it, one CPU rank of this machine");
+  app.add_option("--compare", other_file, "A second plan, shown beside the first");
+  app.add_option("--host", host_file, "Host file: the \"host\" object of an offer, or {\"host\", \"interconnect\"}");
+  app.add_option("--svg", svg_file, "Also write the picture as SVG");
+  app.add_option("--width", width, "Columns of the picture (default 96)")->check(CLI::Range(20, 400));
+  app.add_option("--as", family, "Read the model as this family, whatever its config.json says");
+  if (const auto status = parse(app, arguments)) return *status;
+  const bool compare = !other_file.empty();
+  const auto a = explained(job_file, plan_file, host_file, family, compare ? width / 2 : width);
+  std::string text;
+  std::vector<std::pair<std::string, const Curve*>> panels = {{a.name, &a.curve}};
+  std::optional<Explained> b;
+  if (compare) {
+    b = explained(job_file, other_file, host_file, family, width / 2);
+    text = side_by_side(a, *b);
+    panels.emplace_back(b->name, &b->curve);
+  } else {
+    const double top = picture_top({&a.curve});
+    text = "Memory of the fullest GPU over one optimizer step: " + a.name + "\n\n";
+    for (const auto& line : picture_lines(a.curve, top, kRows)) text += line + "\n";
+    text += picture_legend({&a.curve}) + highest_moment(a.curve) + capacity_line(a.curve, top) + "\n" + estimate_table(a.setting, a.estimated);
+  }
+  if (!svg_file.empty()) {
+    Explained fine = explained(job_file, plan_file, host_file, family, 1200);
+    panels[0].second = &fine.curve;
+    std::optional<Explained> fine_b;
+    if (compare) {
+      fine_b = explained(job_file, other_file, host_file, family, 1200);
+      panels[1].second = &fine_b->curve;
+    }
+    write_file_atomic(svg_file, memory_svg(panels));
+  }
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return kExitDone;
+}
+
+}  // namespace shardfit::cli
