@@ -87,7 +87,7 @@ BusyRates run_probe(const ProbeOptions& options) {
   std::vector<std::string> words = {program,     "--probe",   "rates", "--ranks", std::to_string(options.ranks),
                                     "--threads", std::to_string(options.threads),
                                     "--type",    options.type};
-  words.push_back(options.quick ? "--quick" : "--full");
+  if (options.quick) words.push_back("--quick");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
