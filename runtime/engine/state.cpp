@@ -18,7 +18,7 @@ std::vector<checkpoint::FlatUnit> Engine::flat_units() const {
     flat.name = unit.name;
     std::replace(flat.name.begin(), flat.name.end(), ' ', '.');
     for (const auto& slice : unit.slices) flat.parameters.push_back({slice.name, slice.shape, slice.offset});
-    flat.elements = unit.elements;  // padding included: then a slice of either kind of flat unit is the same
+    for (const auto& slice : unit.slices) flat.elements += slice.elements;
     units.push_back(std::move(flat));
   }
   return units;

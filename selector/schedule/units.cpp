@@ -6,12 +6,6 @@
 #include "selector/model/model.hpp"
 
 namespace shardfit::schedule {
-namespace {
-
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-}  // namespace
-
 const Slice* Unit::find(const std::string& full_name) const {
   for (const auto& slice : slices)
     if (slice.name == full_name) return &slice;
@@ -38,8 +32,8 @@ std::vector<Unit> build_units(const model::Model& model, std::int64_t ranks) {
     unit.slices.push_back(std::move(slice));
   }
   for (auto& unit : units) {
-    unit.elements = round_up(unit.elements, kAlignElements * ranks);
-    unit.shard_elements = unit.elements / ranks;
+    unit.shard_elements = (unit.elements + ranks - 1) / ranks;
+    unit.elements = unit.shard_elements * ranks;
   }
   return units;
 }

@@ -2,7 +2,7 @@
 //
 // A unit is what is gathered and reduced in one collective: one transformer block, or the root unit (embeddings, final norm, output
 // projection). Inside a unit parameters follow one another in the order of the model, without gaps; the unit is padded to a multiple
-// of 16 x ranks (a cache line each), and rank r owns the r-th equal part.
+// of the ranks, and rank r owns the r-th equal part. runtime/checkpoint/layout.hpp cuts its files the same way.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,8 +13,6 @@ struct Model;
 }
 
 namespace shardfit::schedule {
-
-inline constexpr std::int64_t kAlignElements = 16;
 
 struct Slice {
   std::string name;                  // full Hugging Face name
