@@ -39,7 +39,7 @@ int TapeWriter::row_parallel_end(int y) {
   TapeOp op;
   op.name = "reduce-scatter";
   op.in.push(y);
-  op.kept_by_policy = true;
+  op.kept_by_policy = s.policy_keeps_reduce_scatter;
   return emit(op, m);
 }
 
@@ -174,6 +174,15 @@ int TapeWriter::linear(std::size_t index, int x) {
     product.saves.push(x);
     product.weights.push({weight, weight_gradient(in_features * out_features)});
     if (op.params.size() > 1 && trains(op.params[1])) product.weights.push({op.params[1], out_features * s.weight_gradient_bytes});
+  }
+  if (s.policy_keeps_abs && trained) {   // torchao's eager amax: torch.max(torch.abs(t)) of input and weight; the policy keeps both
+    for (const std::int64_t elements : {in.elements(), in_features * out_features}) {
+      TapeOp amax;
+      amax.name = "abs";
+      amax.kept_by_policy = true;
+      tape.add(amax, elements * A);
+      meta.resize(tape.tensors.size());
+    }
   }
   int y = emit(product, out);
   if (unit.adapter[index] > 0) {

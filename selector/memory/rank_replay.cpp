@@ -131,6 +131,13 @@ class RankReplay {
         t_.drop(flat);
         t_.drop(full[i]);
       }
+    } else if (!s_.offload_parameters && s_.engine == Engine::kFsdp1 && sharded && s_.shard > 1) {
+      for (auto b : layout_.blocks) load_flat({&s_.model.blocks[static_cast<std::size_t>(kind(b))]}, {&unit(b)}, mine[mine_index_++]);
+      std::vector<const model::Block*> parts;
+      std::vector<const UnitSizes*> sizes;
+      if (holds_embedding()) parts.push_back(&s_.model.embedding), sizes.push_back(&sizes_.embedding);
+      if (layout_.last) parts.push_back(&s_.model.head), sizes.push_back(&sizes_.head);
+      load_flat(parts, sizes, mine.back());
     } else if (!s_.offload_parameters) {
       for (auto b : mine) t_.make(b, Term::kParameters);
     }
@@ -165,6 +172,30 @@ class RankReplay {
       head_.elements += sizes_.embedding.elements;
     }
     t_.mark("load");
+  }
+
+  // FSDP1 wraps from the inside out (torch/distributed/fsdp/_init_utils.py): a unit's tensors come to the device, are broadcast from
+  // rank 0 in buckets of 250 MB, concatenated into a flat parameter, and the rank's part of that is kept. What this leaves in the
+  // allocator's cache the step uses again.
+  void load_flat(const std::vector<const model::Block*>& parts, const std::vector<const UnitSizes*>& sizes, std::int64_t shard) {
+    constexpr std::int64_t kBucket = 250LL << 20;
+    std::vector<Handle> tensors;
+    std::int64_t whole = 0, bucket = 0, largest_bucket = 0;
+    for (std::size_t j = 0; j < parts.size(); ++j)
+      for (std::size_t i = 0; i < parts[j]->parameters.size(); ++i) {
+        const double each = sizes[j]->roles[i].quantized ? s_.quantized_bytes : s_.parameter_bytes;
+        const std::int64_t bytes = scaled(parts[j]->parameters[i].elements(), each);
+        tensors.push_back(t_.make(bytes, Term::kLoading));
+        whole += bytes;
+        if (bucket > 0 && bucket + bytes > kBucket) bucket = 0;
+        bucket += bytes;
+        largest_bucket = std::max(largest_bucket, bucket);
+      }
+    t_.drop(t_.make(largest_bucket, Term::kLoading));
+    const auto flat = t_.make(whole, Term::kLoading);
+    for (auto h : tensors) t_.drop(h);
+    t_.make(shard, Term::kParameters);
+    t_.drop(flat);
   }
 
   std::vector<Handle> hold_earlier_batches() {
@@ -436,6 +467,7 @@ class RankReplay {
   std::vector<Handle> inputs_, casts_, retained_, context_, new_context_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
+  std::size_t mine_index_ = 0;
   std::int64_t trained_ = 0, held_bytes_ = -1;
   bool split_root_ = false, tied_head_ = false;
 };

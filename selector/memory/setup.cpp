@@ -138,6 +138,12 @@ void set_checkpointing(Setup& s) {
   else s.checkpoint = c.every > 1 ? C::kEvery : C::kNone;
   s.checkpoint_every = std::max<std::int64_t>(1, c.every);
   s.reentrant = c.reentrant.value_or(false);
+  if (s.trainer == "torchtitan") {
+    const auto& compute = s.job.precision.compute;
+    // _save_list of parallelize_llama.py: aten.abs from 6b03ffa32 to 5940ddeb5, without reduce_scatter from 7090a7b60 to 88d8ab372
+    s.policy_keeps_abs = compute && *compute == DType::kFp8 && !s.compiled && s.checkpoint == C::kSelectiveOp && s.age >= 20241226 && s.age < 20250206;
+    s.policy_keeps_reduce_scatter = !(s.age >= 20250403 && s.age < 20250421);
+  }
 }
 
 void set_optimizer(Setup& s) {
