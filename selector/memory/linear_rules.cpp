@@ -138,6 +138,8 @@ int TapeWriter::linear(std::size_t index, int x) {
   const bool replicated = op.module.find("q_a_proj") != std::string::npos || op.module.find("kv_a_proj") != std::string::npos || op.kind == model::OpKind::kRouter;
   const bool row = s.tp > 1 && meta[static_cast<std::size_t>(x)].split;
   const bool column = s.tp > 1 && !row && !replicated;
+  // Megatron keeps its part of the sequence and gathers again in backward (tensor_parallel/layers.py); DTensor keeps the whole
+  const int part = s.engine == Engine::kMegatron && column && meta[static_cast<std::size_t>(x)].sharded ? x : -1;
   if (column) x = gather_sequence(x);
   if (s.autocast && meta[static_cast<std::size_t>(x)].bytes == 4 && A == 2) {
     TapeOp cast;
@@ -171,7 +173,8 @@ int TapeWriter::linear(std::size_t index, int x) {
     if (s.quantized_context) tape.context.push_back(tape.base(x));
     if (s.mlp_bytes && op.module.find("mlp") != std::string::npos) out.bytes = s.mlp_bytes;
   } else if (trained) {
-    product.saves.push(x);
+    product.saves.push(part >= 0 ? part : x);
+    if (part >= 0) product.backward_temporary = in.size();
     product.weights.push({weight, weight_gradient(in_features * out_features)});
     if (op.params.size() > 1 && trains(op.params[1])) product.weights.push({op.params[1], out_features * s.weight_gradient_bytes});
   }
@@ -299,6 +302,7 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
   if (!ends(q.module, "q_proj") || !ends(k.module, "k_proj") || !ends(v.module, "v_proj")) return false;
   next = first + 3;
   int x = of[static_cast<std::size_t>(q.in[0])];
+  const int part = s.engine == Engine::kMegatron && meta[static_cast<std::size_t>(x)].sharded ? x : -1;
   if (s.tp > 1) x = gather_sequence(x);
   if (s.autocast && meta[static_cast<std::size_t>(x)].bytes == 4 && A == 2) {
     TapeOp cast;
@@ -323,7 +327,8 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
   out.bytes = A;
   out.split = s.tp > 1;
   out.sharded = false;
-  if (trained || (quantized && s.dialect.quantized_saves_input)) product.saves.push(x);
+  if (trained || (quantized && s.dialect.quantized_saves_input)) product.saves.push(part >= 0 ? part : x);
+  if (part >= 0) product.backward_temporary = in.size();
   if (quantized) product.forward_temporary = product.backward_temporary = packed * q.in_features * A;
   if (quantized && s.quantized_context) tape.context.push_back(tape.base(x));
   if (trained) {

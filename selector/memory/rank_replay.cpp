@@ -97,7 +97,8 @@ class RankReplay {
   }
 
   // The last stage of a pipeline has a copy of its own of a table that is tied to the output projection.
-  bool holds_embedding() const { return layout_.first || (layout_.last && s_.model.tied_embeddings); }
+  // So has one that predicts further tokens.
+  bool holds_embedding() const { return layout_.first || (layout_.last && (s_.model.tied_embeddings || layout_.predictions > 0)); }
   bool whole_units() const { return s_.stage == 3 && s_.engine != Engine::kMegatron; }
 
   void load() {
@@ -285,6 +286,8 @@ class RankReplay {
     if (has_loss) {
       TapeRunner::Forward how;
       how.term = Term::kLogits;
+      // each further prediction keeps what its own loss saved until the backward, which runs after the main loss's
+      for (std::int64_t p = 0; p < layout_.predictions; ++p) earlier_losses_.push_back(t_.make(head_tape_->saved_bytes(), Term::kLogits));
       const Handle y = run_.forward(*head_tape_, last_hidden_, how, &head_saved);
       t_.drop(old_outputs_);
       old_outputs_ = kNone;
@@ -311,6 +314,8 @@ class RankReplay {
       gx = run_.backward(*head_tape_, head_saved, gx, weights, again ? std::function<void()>([this] { sharder_->gather_root(2, root_, true); }) : std::function<void()>());
       if (gather_root && split_root_) sharder_->reduce_root(1, head_, weights);
       else if (!gather_root) sharder_->reduce_root(1, head_, weights);
+      for (auto h : earlier_losses_) t_.drop(h);
+      earlier_losses_.clear();
       t_.mark("head backward");
     }
     Sharder::Handles root_weights;
@@ -464,7 +469,7 @@ class RankReplay {
   std::unique_ptr<Tape> head_tape_;
   std::vector<Saved> saved_;
   std::vector<std::vector<Handle>> kept_;
-  std::vector<Handle> inputs_, casts_, retained_, context_, new_context_;
+  std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
   std::size_t mine_index_ = 0;

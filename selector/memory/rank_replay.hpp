@@ -25,6 +25,7 @@ struct StageLayout {
   std::vector<std::int64_t> blocks;    // numbers of the blocks on this rank
   std::vector<std::int64_t> active;    // those of the chunk that is replayed (pipelines); empty = all
   bool first = true, last = true;
+  std::int64_t predictions = 0;        // blocks of multi-token prediction among them, each with a loss of its own
   std::int64_t held = 0;               // further micro batches whose activations are alive
 };
 
