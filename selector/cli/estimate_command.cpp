@@ -16,31 +16,58 @@
 #include "selector/cli/parse.hpp"
 #include "selector/cli/records.hpp"
 #include "selector/search/model_cache.hpp"
+#include "selector/search/probes.hpp"
 
 namespace shardfit::cli {
 
 namespace {
 
-OrderedJson estimate_record(const Json& line, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
-  ObjectReader r(line, "");
-  const auto job = job::parse_job(r.required("job"), base_dir, "/job");
-  const auto plan = job::parse_plan(r.required("plan"), "/plan");
-  job::require_estimable(job, "/job");
+// Reads job and plan under `where` ("" or "/probes/0") of a line.
+JobSetting setting_of(ObjectReader& r, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
   JobSetting s;
-  s.job = job;
-  s.plan = plan;
-  s.device = &hardware::find_device(plan.gpu, "/plan/gpu");
-  job::check_plan_against_job(job, plan);
-  if (const Json* v = r.get("host")) s.host = pricing::parse_host(*v, "/host");
-  if (const Json* v = r.get("interconnect")) s.interconnect = pricing::parse_interconnect(*v, "/interconnect");
+  s.job = job::parse_job(r.required("job"), base_dir, r.at("job"));
+  s.plan = job::parse_plan(r.required("plan"), r.at("plan"));
+  job::require_estimable(s.job, r.at("job"));
+  s.device = &hardware::find_device(s.plan.gpu, r.at("plan") + "/gpu");
+  job::check_plan_against_job(s.job, s.plan);
   try {
-    s.model = models.load(job.model_path(), as_family);
+    s.model = models.load(s.job.model_path(), as_family);
   } catch (const Error& e) {
-    rethrow_model_error(e, "/job/model");
+    rethrow_model_error(e, r.at("job") + "/model");
   }
   if (s.device->is_cpu) s.calibration = stored_calibration();
-  auto out = to_json(search::estimate(s.setting()).estimate);
-  if (!plan.warnings.empty()) out["warnings"] = plan.warnings;
+  return s;
+}
+
+search::Probe probe_of(const Json& value, const std::string& where, const JobSetting& main, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
+  ObjectReader r(value, where);
+  JobSetting s = setting_of(r, base_dir, as_family, models);
+  s.host = main.host;
+  s.interconnect = main.interconnect;
+  search::Probe probe;
+  ObjectReader measured(r.required("measured"), r.at("measured"));
+  probe.measured_step = measured.number("step", 1e-9, 1e9).value_or(0);
+  probe.measured_peak = measured.number("allocated_peak", 1, 1e15).value_or(0);
+  const auto predicted = search::estimate(s.setting()).estimate;
+  if (predicted.time) probe.predicted_step = predicted.time->step;
+  probe.predicted_peak = static_cast<double>(predicted.memory.allocated_peak);
+  return probe;
+}
+
+OrderedJson estimate_record(const Json& line, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
+  ObjectReader r(line, "");
+  JobSetting s = setting_of(r, base_dir, as_family, models);
+  if (const Json* v = r.get("host")) s.host = pricing::parse_host(*v, "/host");
+  if (const Json* v = r.get("interconnect")) s.interconnect = pricing::parse_interconnect(*v, "/interconnect");
+  auto estimated = search::estimate(s.setting());
+  if (const Json* list = r.get("probes")) {
+    if (!list->is_array()) throw Error("wrong_type", "/probes", "a list is needed, not " + brief(*list));
+    std::vector<search::Probe> probes;
+    for (size_t i = 0; i < list->size(); ++i) probes.push_back(probe_of(list->at(i), "/probes/" + std::to_string(i), s, base_dir, as_family, models));
+    search::rest_on_probes(estimated, probes);
+  }
+  auto out = to_json(estimated.estimate);
+  if (!s.plan.warnings.empty()) out["warnings"] = s.plan.warnings;
   return out;
 }
 

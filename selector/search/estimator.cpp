@@ -37,8 +37,9 @@ Estimated estimate(const Setting& s) {
         {.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host, .interconnect = s.interconnect, .calibration = s.calibration, .work = s.work});
     out.estimate.basis = time.basis;
     append(out.estimate.assumed, time.assumed);
-    if (std::isfinite(time.time.step) && time.time.step > 0) out.estimate.time = std::move(time.time);
-    else out.estimate.assumed.push_back("time unknown: the step has no finite time");
+    constexpr double kLongest = 1e12;  // 30,000 years: a rate of nearly 0 somewhere
+    if (time.time.step > 0 && time.time.step_high < kLongest) out.estimate.time = std::move(time.time);
+    else out.estimate.assumed.push_back("time unknown: a step would take longer than 1e12 s; check the rates of host and interconnect");
   } catch (const Error& e) {
     out.estimate.assumed.push_back("time unknown: " + e.message + (e.remedy.empty() ? "" : " (" + e.remedy + ")"));
   }

@@ -55,7 +55,7 @@ struct Market {
 };
 
 Market small_market() {
-  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480), offer_of("a100-40", "a100_sxm_40gb", 4, 2, 4.4, 960), offer_of("4090", "rtx_4090_24gb", 2, 1, 0.8, 64)});
+  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480), offer_of("a100-40", "a100_sxm_40gb", 4, 1, 4.4, 960), offer_of("l4", "l4_24gb", 2, 1, 0.8, 64)});
 }
 
 void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, const std::string& what) {
@@ -67,7 +67,8 @@ void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, c
 
 TEST(Search, PrunedAnswersAsExhaustive) {
   for (const char* framework : {"shardfit", "fsdp2", "fsdp1", "deepspeed", "megatron", "ddp"}) {
-    const auto job = job_of(framework);
+    // The smaller model keeps the exhaustive side short; it fills the small cards all the same.
+    const auto job = job_of(framework, framework == std::string("fsdp2") ? "meta-llama__Meta-Llama-3-8B" : "meta-llama__Llama-3.2-1B");
     const auto model = model::load_model(job.model_path());
     const auto duration = duration_of(job);
     const auto market = small_market();
