@@ -17,6 +17,8 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
   routed.sharded = false;
   routed.bytes = A;
   const bool exchange = s.ep > 1;
+  const bool throws_all = recomputing_;
+  recomputing_ = false;
   TapeOp dispatch;
   dispatch.name = "dispatch";
   dispatch.in.push(x);
@@ -37,6 +39,7 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
   down_elements /= share;
   Meta hidden = routed;
   hidden.width = width * (moe.gated ? 2 : 1);
+  const bool throws_activation = throws_all;
   TapeOp up;
   up.name = "experts up";
   up.in.push(d);
@@ -53,7 +56,9 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
   act.in.push(g);
   act.saves.push(g);
   if (moe.gated && !s.dialect.fused_mlp) act.extra.push(inner.size());
+  recomputing_ = throws_activation;      // moe_act: only the activation between the two products
   const int a = emit(act, inner);
+  recomputing_ = false;
   TapeOp down;
   down.name = "experts down";
   down.in.push(a);

@@ -8,6 +8,7 @@ std::int64_t TapeWriter::weight_gradient(std::int64_t elements) const {
 }
 
 int TapeWriter::emit(TapeOp op, const Meta& m) {
+  op.recomputed = recomputing_;
   const int t = tape.add(op, m.size());
   meta.resize(tape.tensors.size());
   meta[static_cast<std::size_t>(t)] = m;
@@ -301,6 +302,7 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
   const auto ends = [](const std::string& name, const char* end) { return name.size() >= 6 && name.compare(name.size() - 6, 6, end) == 0; };
   if (!ends(q.module, "q_proj") || !ends(k.module, "k_proj") || !ends(v.module, "v_proj")) return false;
   next = first + 3;
+  recomputing_ = recomputed(q);
   int x = of[static_cast<std::size_t>(q.in[0])];
   const int part = s.engine == Engine::kMegatron && meta[static_cast<std::size_t>(x)].sharded ? x : -1;
   if (s.tp > 1) x = gather_sequence(x);

@@ -15,6 +15,30 @@ TapeWriter::TapeWriter(const Setup& setup, const model::Block& b, const UnitSize
   meta.reserve(block.tensors.size() * 3);
 }
 
+// Megatron's --recompute-modules; a list of a plan names these or modules of the model.
+bool TapeWriter::recomputed(const model::Op& op) const {
+  if (s.checkpoint != Setup::Checkpoint::kSelectiveModules) return false;
+  using K = OpKind;
+  for (const auto& name : s.recomputed_modules) {
+    if (name == "core_attn") {
+      if (op.kind == K::kAttention) return true;
+    } else if (name == "layernorm") {
+      if (op.kind == K::kNorm && op.module.find("norm") != std::string::npos && op.module.find("q_") == std::string::npos && op.module.find("k_") == std::string::npos) return true;
+    } else if (name == "moe_act") {
+      if (op.kind == K::kExperts) return true;
+    } else if (name == "mla_up_proj") {
+      if (op.module.find("q_b_proj") != std::string::npos || op.module.find("kv_b_proj") != std::string::npos) return true;
+      if (op.kind == K::kRope || op.kind == K::kConcat) return true;
+    } else if (name == "mlp") {
+      if (op.module.rfind("mlp.", 0) == 0 && op.kind == K::kLinear && op.module.find("expert") == std::string::npos) return true;
+      if ((op.kind == K::kActivation || op.kind == K::kGatedActivation) && op.module.find("expert") == std::string::npos) return true;
+    } else if (names_module({name}, op.module, op.module) || (!op.module.empty() && op.module.rfind(name + ".", 0) == 0)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 Tape TapeWriter::write() {
   const auto& in = block.tensors[static_cast<std::size_t>(block.input)];
   Meta x;
@@ -48,6 +72,7 @@ Tape TapeWriter::write() {
       k = next;
       continue;
     }
+    recomputing_ = recomputed(op);
     auto arg = [&](std::size_t i) { return of[static_cast<std::size_t>(op.in[i])]; };
     auto width_of = [&](std::size_t i) { return block.tensors[static_cast<std::size_t>(op.in[i])].width; };
     auto result = [&](int t) { of[static_cast<std::size_t>(op.outs[0])] = t; };

@@ -60,6 +60,8 @@ class TapeWriter {
   std::vector<Meta> meta;                   // by tape tensor
   std::vector<int> of;                      // model tensor -> tape tensor
   int A, R;                                 // bytes of an activation and of the residual stream
+  bool recomputed(const model::Op& op) const;  // by selective checkpointing of modules
+  bool recomputing_ = false;                // of the operator that is being written
   int matmuls = 0;                          // for the selective policy
 };
 

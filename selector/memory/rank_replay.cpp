@@ -223,6 +223,8 @@ class RankReplay {
         if (mode == Mode::kKeep) scratch.drop(x);
         x = y;
       }
+      // Megatron frees what a stage sent on (deallocate_pipeline_outputs); torch's stages keep it for their backward
+      if (s_.engine == Engine::kMegatron) scratch.drop(x);
       held_bytes_ = scratch.allocated();
     }
     for (std::int64_t i = 0; i < layout_.held; ++i) held.push_back(t_.make(held_bytes_, Term::kActivations));

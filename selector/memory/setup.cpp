@@ -137,6 +137,11 @@ void set_checkpointing(Setup& s) {
   else if (c.kind == "selective") s.checkpoint = c.every > 1 ? C::kEvery : C::kSelectiveModules;
   else s.checkpoint = c.every > 1 ? C::kEvery : C::kNone;
   s.checkpoint_every = std::max<std::int64_t>(1, c.every);
+  s.recomputed_modules = c.modules;
+  if (s.checkpoint == C::kSelectiveModules && c.modules.empty()) {
+    s.recomputed_modules = {"core_attn"};
+    s.assumed.emplace_back("activation_checkpointing.modules=[\"core_attn\"] (Megatron's selective recomputation)");
+  }
   s.reentrant = c.reentrant.value_or(false);
   if (s.trainer == "torchtitan") {
     const auto& compute = s.job.precision.compute;

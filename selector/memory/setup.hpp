@@ -65,6 +65,7 @@ struct Setup {
 
   enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
   std::int64_t checkpoint_every = 1;
+  std::vector<std::string> recomputed_modules;   // with kSelectiveModules
   bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true;   // torchtitan's save list at its version
   bool reentrant = false;
   bool offload_parameters = false, offload_gradients = false, offload_optimizer = false, offload_activations = false;

@@ -45,8 +45,21 @@ void Tape::finish(int input_tensor, int output_tensor) {
     auto& last = tensors[static_cast<std::size_t>(t)].last_use;
     last = std::max(last, when);
   };
+  std::vector<char> thrown(tensors.size(), 0);
+  for (const auto& op : ops)
+    if (op.recomputed && op.out >= 0) thrown[static_cast<std::size_t>(base(op.out))] = 1;
   for (int k = 0; k < n; ++k) {
     auto& op = ops[static_cast<std::size_t>(k)];
+    SmallList<int, 8> kept;
+    for (int t : op.saves) {
+      if (thrown[static_cast<std::size_t>(base(t))]) op.backward_temporary += bytes(t);
+      else kept.push(t);
+    }
+    op.saves = kept;
+    if (op.recomputed) {
+      for (auto b : op.extra) op.backward_temporary += b;
+      op.extra.count = 0;
+    }
     for (int i : op.in) use(i, k);
     if (op.out >= 0) use(op.out, k);
     for (int i : op.more_outs) use(i, k);
