@@ -14,6 +14,8 @@ int submit_command(const Arguments& arguments);
 int offers_command(const Arguments& arguments);
 int prices_command(const Arguments& arguments);
 int regions_command(const Arguments& arguments);
+int ledger_command(const Arguments& arguments);
+int report_command(const Arguments& arguments);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
@@ -27,6 +29,8 @@ const std::vector<Command>& commands() {
       {"offers", "what the cluster offers now, with prices and regions", offers_command},
       {"prices", "the price book: import, list and check prices", prices_command},
       {"regions", "regions, and whether they satisfy a pin", regions_command},
+      {"ledger", "book finished jobs", ledger_command},
+      {"report", "what finished jobs cost, predicted beside actual", report_command},
   };
   return table;
 }
