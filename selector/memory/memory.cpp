@@ -7,17 +7,21 @@
 #include "selector/hardware/device.hpp"
 #include "selector/memory/bounds.hpp"
 #include "selector/memory/host.hpp"
+#include "selector/memory/limits.hpp"
 #include "selector/memory/overheads.hpp"
+#include "selector/memory/own_runtime.hpp"
 #include "selector/memory/pipeline.hpp"
 #include "selector/memory/rank_replay.hpp"
 #include "selector/memory/setup.hpp"
 #include "selector/memory/trace.hpp"
+#include "selector/schedule/supported.hpp"
 
 namespace shardfit::memory {
 namespace {
 
 Result estimate(const Request& request, Trace* trace) {
   const Setup s = make_setup(request);
+  check_sizes(s);
   const ModelSizes sizes = model_sizes(s);
   const Overheads over = overheads_of(s);
   Result r;
@@ -32,6 +36,18 @@ Result estimate(const Request& request, Trace* trace) {
   }
   const double device = request.plan.device_memory_gib ? *request.plan.device_memory_gib * 1073741824.0 : request.device.memory_bytes();
   r.capacity_bytes = device > 0 ? std::max(0.0, device - static_cast<double>(request.device.is_cpu ? 0 : over.driver_reserve)) : 0;
+
+  // On CPU ranks our runtime allocates what its schedule lists and nothing else: no replay is closer.
+  const bool own = request.device.is_cpu && request.job.framework.name == "shardfit" && !schedule::why_unsupported(request.job, request.plan, &request.model);
+  if (own && !trace) {
+    r.memory = own_runtime_memory(request.model, request.job, request.plan);
+    const HostBytes host = host_bytes(s, sizes);
+    r.memory.host = host.total;
+    r.memory.host_pinned = host.pinned;
+    r.memory.nvme = host.nvme;
+    judge(request, s, over, host, r);
+    return r;
+  }
 
   ReplayOptions options;
   options.every_block = trace != nullptr;
