@@ -71,6 +71,7 @@ LossRules loss_rules(const Setup& s) {
     if (type == "gpt_bigcode" || type == "gpt2" || type == "bert") {
       r.holds_logits = true;
       r.shift_copy = type != "bert";
+      r.through_backward = type != "bert" ? s.compute_bytes : 0;   // the Trainer's `outputs` outlive backward
     } else if (s.age < 445) {            // modeling_llama.py: logits.float() in the model from 4.2x on, shifted copies
       r.to_float = type == "llama" || type == "mistral" ? Float::kModel : Float::kNone;
       r.holds_float = r.shift_copy = true;

@@ -444,7 +444,11 @@ class RankReplay {
       for (auto b : layout_.blocks) most = std::max(most, unit(b).trained_shard);
       if (holds_embedding()) root += sizes_.embedding.trained_shard;
       if (layout_.last) root += sizes_.head.trained_shard;
-      made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
+      std::int64_t tensor = 0;
+      each_unit([&](const UnitSizes& u) {
+        for (auto n : u.trained_tensors) tensor = std::max(tensor, n);
+      });
+      made.push_back(t_.make(scaled(s_.engine == Engine::kFsdp1 ? std::max(most, root) : tensor, 2 * s_.state_bytes), Term::kOptimizerTemporaries));
     }
     if (s_.master_bytes > 0 && s_.engine == Engine::kZero) {
       // stage3.py _prepare_fp32_grad_for_sub_group, stage_1_and_2.py step: gradients are flattened in their own format, then cast

@@ -37,6 +37,13 @@ void set_engine(Setup& s) {
   const bool torch_engine = s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2;
   s.torch_date = torch_release_date(!s.job.software_torch.empty() ? s.job.software_torch : torch_engine ? f.version : "");
   if (s.torch_date == kNewest && s.age > 20000000) s.torch_date = s.age;
+  // Cards before Ampere with nothing said about the software: runs of their time, as with the CUDA context (overheads.cpp).
+  const double capability = s.device.compute_capability_number();
+  if (s.torch_date == kNewest && s.age == kNewest && f.version.empty() && capability > 0 && capability < 8 && s.engine == Engine::kDdp) {
+    s.torch_date = 20220101;
+    s.assumed.emplace_back("software.torch=1.10 (none stated, GPU older than Ampere)");
+  }
+  s.gradients_persist = s.torch_date < 20230315 && s.engine == Engine::kDdp;
 }
 
 void set_layout(Setup& s) {
@@ -100,6 +107,7 @@ void set_precision(Setup& s) {
     s.reduce_bytes = mixed16 ? 2 : 4;
     s.autocast = p.autocast.value_or(s.engine == Engine::kDdp);
   }
+  if (s.trainer == "xtuner" && !p.name.empty() && p.name != "fp32") s.reduce_bytes = 2;   // xtuner/v1/config/fsdp.py: reduce_dtype bf16
   s.residual_bytes = s.compute_bytes;
   s.weight_gradient_bytes = s.compute_bytes;
   s.autocast_cache = s.autocast && s.parameter_bytes >= 4 && (s.engine == Engine::kDdp || s.engine == Engine::kZero);
@@ -175,7 +183,9 @@ void set_optimizer(Setup& s) {
     if (low_bit || o.paged) s.step = Setup::Step::kFused;
     else if (s.engine == Engine::kFsdp1 && orig != fsdp.end() && orig->is_boolean() && !orig->get<bool>()) s.step = Setup::Step::kSingle;
     else if (s.engine == Engine::kMegatron || s.engine == Engine::kZero || s.engine == Engine::kOwn) s.step = Setup::Step::kFused;
-    else s.step = Setup::Step::kForeach;
+    // torch/optim/optimizer.py _default_to_fused_or_foreach: a DTensor is not a type that foreach is chosen for by itself
+    else if (s.engine == Engine::kFsdp2 && s.stage == 3 && s.shard > 1 && s.trainer != "torchtitan") s.step = Setup::Step::kSingle;
+    else s.step = s.torch_date < 20230315 ? Setup::Step::kSingle : Setup::Step::kForeach;   // foreach is the default since torch 2.0
     static constexpr const char* kNames[] = {"fused", "foreach", "single", "cpu"};
     s.assumed.push_back(fmt::format("optimizer.implementation={} ({} default)", kNames[static_cast<int>(s.step)], s.job.framework.name));
   }
@@ -288,7 +298,7 @@ Setup make_setup(const Request& request) {
   s.quantized_context = s.quantized && s.trainer == "litgpt" && s.age >= 20240301;
   const auto custom = s.plan.fsdp.find("custom_sharded_layers");
   s.split_root = s.engine == Engine::kOwn || (s.engine == Engine::kFsdp2 && s.stage == 3 &&
-                 ((s.trainer == "torchtitan" && s.age >= 20250728) || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));
+                 ((s.trainer == "torchtitan" && s.age >= 20250728) || s.trainer == "xtuner" || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));
   // torch honours reshard_after_forward=True of the root module since pytorch 154704; torchtitan asked for it from e4e48349c until it
   // split the root in 83e694105
   s.root_reshards = s.engine == Engine::kFsdp2 && !s.split_root && s.torch_date >= 20250601 &&

@@ -75,6 +75,7 @@ struct Setup {
   double state_bytes = 4;               // an element of one of them, with its scales
   bool states_on_device = true;
   bool in_backward = false;
+  bool gradients_persist = false;       // zero_grad writes zeros instead of letting go (torch before 2.0)
 
   std::int64_t unit_blocks = 1;         // blocks a gather unit
   bool split_root = false;              // embedding and head are units of their own

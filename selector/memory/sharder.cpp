@@ -32,6 +32,7 @@ void Sharder::keep(std::size_t key, Handles& weights) {
 }
 
 void Sharder::zero_gradients() {
+  if (s_.gradients_persist) return;
   for (const auto& k : gradients_) t_.drop(k.handle);
   gradients_.clear();
 }
