@@ -45,6 +45,12 @@ Json parse_json(std::string_view text, const std::string& file) {
     Error e("bad_json", "line " + std::to_string(line) + ", column " + std::to_string(column), why, "correct the JSON there");
     e.in_file(file);
     throw e;
+  } catch (const Json::exception& x) {  // a number beyond what a double holds
+    std::string why = x.what();
+    if (const size_t close = why.find("] "); close != std::string::npos) why = why.substr(close + 2);
+    Error e("bad_json", "", why, "correct the JSON");
+    e.in_file(file);
+    throw e;
   }
 }
 
