@@ -16,6 +16,7 @@ int prices_command(const Arguments& arguments);
 int regions_command(const Arguments& arguments);
 int ledger_command(const Arguments& arguments);
 int report_command(const Arguments& arguments);
+int doctor_command(const Arguments& arguments);
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
@@ -31,6 +32,7 @@ const std::vector<Command>& commands() {
       {"regions", "regions, and whether they satisfy a pin", regions_command},
       {"ledger", "book finished jobs", ledger_command},
       {"report", "what finished jobs cost, predicted beside actual", report_command},
+      {"doctor", "check the installation in Slurm", doctor_command},
   };
   return table;
 }
