@@ -105,7 +105,7 @@ void check_lua(Findings& f, const char* check, const std::string& folder, const 
     return;
   }
   try {
-    if (read_file(file, 1 << 20).find("shardfit") == std::string::npos) {
+    if (to_lower(read_file(file, 1 << 20)).find("shardfit") == std::string::npos) {
       bad(f, check, file + " does not call shardfit: " + what_without, std::string("add the lines at the head of ") + (std::string(name) == "jobcomp.lua" ? "jobcomp.lua" : "shardfit_policy.lua"));
       return;
     }
