@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <set>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -97,6 +97,8 @@ std::vector<PriceRow> judged_snapshot(const GpuTypes* types) {
   return out;
 }
 
+std::pair<std::int64_t, std::string> age_of(const PriceRow& r) { return {parse_time(r.as_of).value_or(0), r.imported_at}; }
+
 bool same(const std::string& a, const std::string& b) { return to_lower(a) == to_lower(b); }
 
 bool matches(const PriceRow& r, const BookQuery& q, const std::set<std::string>* gpu_keys, const GpuTypes* types) {
@@ -151,29 +153,28 @@ Book Book::open(const std::string& state_dir, const GpuTypes* types) {
 const std::vector<PriceRow>& Book::rows() const {
   if (rows_) return *rows_;
   auto rows = std::make_shared<std::vector<PriceRow>>();
-  if (file_.empty()) {
-    *rows = judged_snapshot(types_);
-  } else {
-    Database db(file_, Database::Mode::kRead);
-    Statement s(db, std::string("SELECT ") + kColumns + ", key FROM prices ORDER BY rowid");
-    // The newest of each key: by its own date, then by when it came.
-    std::map<std::string, size_t> newest;
-    while (s.step()) {
-      PriceRow r = read_row(s);
-      const std::string key = s.text(22);
-      const auto it = newest.find(key);
-      if (it == newest.end()) {
-        newest.emplace(key, rows->size());
-        rows->push_back(std::move(r));
-        continue;
-      }
-      PriceRow& old = (*rows)[it->second];
-      const auto age = [](const PriceRow& x) { return std::pair(parse_time(x.as_of).value_or(0), x.imported_at); };
-      if (age(r) >= age(old)) old = std::move(r);
+  // The newest of each key: by its own date, then by when it came.
+  std::unordered_map<std::string, size_t> newest;
+  for (auto& r : all_rows()) {
+    const auto [it, fresh] = newest.emplace(key_of(r), rows->size());
+    if (fresh) {
+      rows->push_back(std::move(r));
+      continue;
     }
+    PriceRow& old = (*rows)[it->second];
+    if (age_of(r) >= age_of(old)) old = std::move(r);
   }
   rows_ = rows;
   return *rows_;
+}
+
+std::vector<PriceRow> Book::all_rows() const {
+  if (file_.empty()) return judged_snapshot(types_);
+  std::vector<PriceRow> out;
+  Database db(file_, Database::Mode::kRead);
+  Statement s(db, std::string("SELECT ") + kColumns + " FROM prices ORDER BY rowid");
+  while (s.step()) out.push_back(read_row(s));
+  return out;
 }
 
 std::vector<const PriceRow*> Book::find(const BookQuery& query) const {
@@ -187,18 +188,9 @@ std::vector<const PriceRow*> Book::find(const BookQuery& query) const {
 std::vector<PriceRow> Book::history(const BookQuery& query) const {
   const auto keys = keys_of(query, types_);
   std::vector<PriceRow> out;
-  if (file_.empty()) {
-    for (const auto& r : rows())
-      if (matches(r, query, &keys, types_)) out.push_back(r);
-  } else {
-    Database db(file_, Database::Mode::kRead);
-    Statement s(db, std::string("SELECT ") + kColumns + " FROM prices ORDER BY rowid");
-    while (s.step())
-      if (PriceRow r = read_row(s); matches(r, query, &keys, types_)) out.push_back(std::move(r));
-  }
-  std::stable_sort(out.begin(), out.end(), [](const PriceRow& a, const PriceRow& b) {
-    return std::pair(parse_time(a.as_of).value_or(0), a.imported_at) < std::pair(parse_time(b.as_of).value_or(0), b.imported_at);
-  });
+  for (auto& r : all_rows())
+    if (matches(r, query, &keys, types_)) out.push_back(std::move(r));
+  std::stable_sort(out.begin(), out.end(), [](const PriceRow& a, const PriceRow& b) { return age_of(a) < age_of(b); });
   return out;
 }
 

@@ -31,6 +31,7 @@ class Book {
   std::vector<PriceRow> history(const BookQuery& query) const;
 
  private:
+  std::vector<PriceRow> all_rows() const;
   std::string source_, file_;
   const GpuTypes* types_ = nullptr;
   mutable std::shared_ptr<const std::vector<PriceRow>> rows_;
