@@ -1,6 +1,5 @@
 #include "runtime/probe/steps.hpp"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -53,14 +52,14 @@ Json measure(comm::Collective& collective, const Reference& r, int threads, kern
   engine::MicroBatch batch;
   for (int i = 0; i < r.micro_batch; ++i) batch.rows.push_back({i, r.sequence, ids, ids, positions, {&start, 1}});
 
-  // What a rank does alone by its own clock, waiting included only in what ranks do together.
+  // By the rank's own clock, as the rates are measured.
   double compute = 0, communication = 0, update = 0, last = 0;
-  engine.watch([&](const schedule::Event& event, double seconds) {
+  engine.watch([&](const schedule::Event& event, double) {
     const double now = work_seconds(threads), own = now - last;
     last = now;
     switch (event.kind) {
       case schedule::EventKind::kGather:
-      case schedule::EventKind::kReduce: communication += seconds; break;
+      case schedule::EventKind::kReduce: communication += own; break;
       case schedule::EventKind::kClip:
       case schedule::EventKind::kOptimizer: update += own; break;
       case schedule::EventKind::kRelease: break;
@@ -93,7 +92,7 @@ Json measure(comm::Collective& collective, const Reference& r, int threads, kern
   result["micro_batch"] = r.micro_batch;
   result["stage"] = stage;
   result["seconds"]["compute"] = mean(computes);
-  result["seconds"]["communication"] = collective.sum(*std::min_element(communications.begin(), communications.end())) / ranks;
+  result["seconds"]["communication"] = mean(communications);
   result["seconds"]["update"] = mean(updates);
   return result;
 }

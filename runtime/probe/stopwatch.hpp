@@ -1,7 +1,7 @@
 // Times a piece of work on all ranks at once, as it would run on a machine that does nothing else.
 //
 // A rank of one thread is timed by its own processor time: other programs on the machine then do not count, and on a quiet machine it
-// is the wall time. Several threads wait for one another by spinning, so there only the wall time tells.
+// is the wall time (ranks wait by spinning, briefly). Several threads wait for one another by spinning, so there only the wall time tells.
 #pragma once
 #include <time.h>
 
@@ -19,7 +19,6 @@ inline double clock_seconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 inline double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
-// Of work that a rank does alone.
 inline double work_seconds(int threads) { return clock_seconds(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC); }
 
 // A quarter of the values lie below: what disturbs a measurement only ever lengthens it.
@@ -52,8 +51,8 @@ class Stopwatch {
     return collective_.sum(lower_quartile(taken)) / collective_.ranks();
   }
 
-  // The same for collectives, by wall time, since waiting is part of them: the fastest of equally many on every rank, as one that
-  // other programs held up says nothing.
+  // The same for collectives: every rank repeats equally often. Waiting ranks spin for a moment, then give their processor away: what is
+  // counted is copying and the waiting of a quiet machine.
   template <typename Work>
   double together(Work&& work) {
     work();
@@ -64,11 +63,11 @@ class Stopwatch {
     const auto repeats = static_cast<std::size_t>(std::clamp(seconds_ / once, 5.0, 2000.0));
     std::vector<double> taken;
     for (std::size_t i = 0; i < repeats; ++i) {
-      const double start = wall_seconds();
+      const double start = work_seconds(threads_);
       work();
-      taken.push_back(wall_seconds() - start);
+      taken.push_back(work_seconds(threads_) - start);
     }
-    return collective_.sum(*std::min_element(taken.begin(), taken.end())) / collective_.ranks();
+    return collective_.sum(lower_quartile(taken)) / collective_.ranks();
   }
 
   // Share of the time in which other programs had this rank's processor; 0 where several threads hide it.
