@@ -20,6 +20,11 @@ cat > tiny.json <<'J'
 J
 chmod -R a+rX .
 
+# --- the installation
+run timeout 30 "$BUILD/bin/shardfit" doctor
+equal "doctor is content with the test cluster" $rc 0
+says "and says why" "$out" '^ok +plugstack' '^ok +cli_filter' '^ok +job_submit' '^ok +jobcomp' '^ok +policy .*current'
+
 # --- show
 run sbatch --hw=show --hw-job=llama.json --hw-pin='residency(EU|CH)' --wrap true
 equal "show" $rc 0
@@ -107,6 +112,10 @@ equal "no job came of it" "$(jobs_known)" "$before"
 # --- shardfit submit: the same without the plugin
 : > "$D/plugstack.conf"
 sed -i '/^CliFilterPlugins/d' "$SLURM_CONF"
+timeout 20 scontrol reconfigure
+run timeout 30 "$BUILD/bin/shardfit" doctor
+equal "doctor misses the plugin" $rc 1
+says "and says what to do" "$out" '^error +plugstack .*add: required'
 cat > other.sh <<'J'
 #!/bin/bash
 #SBATCH --partition=us-h100 --gpus=h100:2

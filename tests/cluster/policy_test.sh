@@ -33,6 +33,9 @@ refused "clinic, second component" 'partition us-h100'
 equal "no job came of it" "$(jobs_known)" 0
 run $as_user $bare sbatch -A clinic -p cpu-virginia --reservation=none $job
 refused "clinic with a reservation" 'partition cpu-virginia'
+check "a reservation" timeout 10 scontrol create reservation=away starttime=now duration=60 users=nobody nodes=us-1 partition=us-h100
+run $as_user $bare sbatch -A clinic --reservation=away $job
+refused "clinic by a reservation's partition" 'partition us-h100' 'field country = US'
 
 run $as_user $bare sbatch -A clinic -p h100,a100 --hold $job
 equal "clinic inside" $rc 0
@@ -52,6 +55,8 @@ refused "moving to another partition" 'denied'
 says "its text" "$logged" 'partition us-h100' 'pin residency' 'field country = US'
 modify "$held" partition=a100,us-h100
 refused "moving to a list" 'denied'
+modify "$held" reservation=away
+equal "a reservation elsewhere changes no partition" "$(job_field "$held" Partition)" h100,a100
 modify "$held" account=other
 equal "another account" $rc 0
 modify "$held" partition=us-h100
