@@ -120,9 +120,17 @@ std::vector<Advice> advise(const Request& request, const StepSeconds& seconds, s
     }
   };
   extend(nullptr, request.job, request.plan, layer);
-  // A setting that costs half as much again is not the last word: two cheap ones together may be better.
-  const auto cheap = [&] { return std::any_of(enough.begin(), enough.end(), [](const Tried& t) { return t.cost < 0.5; }); };
-  for (int depth = 2; depth <= 3 && !cheap() && !layer.empty() && !search.exhausted(); ++depth) {
+  // A single answer leaves no choice, and one that costs half as much again is not the last word: two cheap settings together may be better.
+  const auto satisfied = [&] {
+    std::set<std::set<std::string>> ways;
+    double least = 1e9;
+    for (const Tried& t : enough) {
+      ways.insert(t.names);
+      least = std::min(least, t.cost);
+    }
+    return ways.size() >= 3 && least < 0.5;
+  };
+  for (int depth = 2; depth <= 3 && !satisfied() && !(depth == 3 && !enough.empty()) && !layer.empty() && !search.exhausted(); ++depth) {
     partial = layer;
     // Start from what frees most for its cost; a beam of eight keeps the number of estimates bounded.
     std::stable_sort(layer.begin(), layer.end(), [&](const Tried& a, const Tried& b) {
