@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "regions/base/error.hpp"
 #include "runtime/comm/collective.hpp"
@@ -36,6 +38,8 @@ extern "C" void pass_on(int signal) {
 int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
   if (ranks < 1 || ranks > kMostRanks)
     throw Error("out_of_range", "--ranks", fmt::format("{} ranks; 1 to {} on one machine", ranks, kMostRanks), "start ranks on several machines with srun");
+  using Clock = std::chrono::steady_clock;
+  const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(comm::timeout_from_environment()));
   const auto listening = comm::listen_on_loopback();
   const auto threads = std::to_string(threads_for(ranks));
   std::vector<char*> argv;
@@ -77,14 +81,28 @@ int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
   }
   ::close(listening.descriptor);
 
+  // Once a rank has ended, the others find out and end too, each at the latest after a wait of SHARDFIT_TIMEOUT. One that does not (stopped
+  // by a debugger, stuck in a system call) is killed.
+  std::optional<Clock::time_point> first_end;
   int first_failure = 0;
   for (int left = ranks; left > 0;) {
     int status = 0;
-    const pid_t ended = ::waitpid(-1, &status, 0);
+    const pid_t ended = ::waitpid(-1, &status, first_end ? WNOHANG : 0);
     if (ended < 0) {
       if (errno == EINTR) continue;
       break;
     }
+    if (ended == 0) {
+      if (Clock::now() - *first_end > patience) {
+        for (int rank = 0; rank < ranks; ++rank)
+          if (children[rank] > 0) std::fprintf(stderr, "shardfit-train: rank %d does not end: killed\n", rank);
+        pass_on(SIGKILL);
+        first_end = Clock::now();  // a killed process may still take a moment
+      }
+      ::usleep(10'000);
+      continue;
+    }
+    if (!first_end) first_end = Clock::now();
     auto* const end = children + ranks;
     auto* const which = std::find(children, end, ended);
     if (which == end) continue;

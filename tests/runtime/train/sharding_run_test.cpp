@@ -100,6 +100,17 @@ TEST_F(Sharding, RanksWithoutSamplesTakePart) {
   EXPECT_EQ(four[1].at("samples"), Json::array({4, 5}));
 }
 
+TEST_F(Sharding, DropoutIsDrawnBySeedStepAndSample) {
+  Json job = golden_job("gpt2", 5);
+  job["train"]["dropout"] = 0.2;
+  const auto one = train(job, 1, "one");
+  expect_close(train(job, 4, "four"), one, 1e-5);
+  job["train"]["seed"] = 43;
+  EXPECT_GT(std::abs(train(job, 1, "other")[0].at("loss").get<double>() - one[0].at("loss").get<double>()), 1e-4);
+  job["train"]["dropout"] = 0.0;
+  EXPECT_GT(std::abs(train(job, 1, "none")[0].at("loss").get<double>() - one[0].at("loss").get<double>()), 1e-4);
+}
+
 TEST_F(Sharding, ABatchWithNothingSupervisedCounts) {
   std::ofstream(folder_ / "none.jsonl") << R"({"input_ids": [4, 5, 6], "labels": [-100, -100, -100]})" << "\n" << R"({"input_ids": [4, 5, 6, 9]})" << "\n";
   Json job = golden_job("llama_tied", 2);

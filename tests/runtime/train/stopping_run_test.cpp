@@ -127,6 +127,47 @@ TEST_F(Stopping, ARankThatDiesEndsTheOthersByName) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/dumps/rank-0.json"));
 }
 
+TEST_F(Stopping, ARankThatStandsStillEndsTheRunWithinTheTimeout) {
+  Program program({write_job(long_job()), "--ranks", "2", "--output", output()}, folder_ / "log", {{"SHARDFIT_TIMEOUT", "3"}});
+  ASSERT_NO_FATAL_FAILURE(wait_for_step("out", 5));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGSTOP);
+  const Result result = program.wait();
+  EXPECT_EQ(result.status, 10) << result.text;
+  EXPECT_NE(result.text.find("rank 1"), std::string::npos) << result.text;
+}
+
+TEST_F(Stopping, ASecondSignalStopsAtOnce) {
+  Json job = golden_job("llama_tied", 4000);
+  Program program({write_job(job), "--ranks", "2", "--output", output()}, folder_ / "log");
+  ASSERT_NO_FATAL_FAILURE(wait_for_step("out", 5));
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[0], SIGSTOP);  // so that the other cannot finish its step
+  program.kill(SIGTERM);
+  ::usleep(100'000);
+  program.kill(SIGTERM);
+  ::kill(ranks[0], SIGCONT);
+  const auto start = std::chrono::steady_clock::now();
+  const Result result = program.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_NE(result.status, 0) << result.text;
+}
+
+TEST_F(Stopping, NonFiniteNumbersStopAllRanksOrAreSkipped) {
+  Json job = golden_job("llama_tied", 3);
+  job["train"]["learning_rate"] = 1e30;
+  const Result stopped = run({write_job(job), "--ranks", "2", "--output", output()});
+  EXPECT_EQ(stopped.status, 1) << stopped.text;
+  EXPECT_NE(stopped.text.find("step 2 on rank"), std::string::npos) << stopped.text;
+  job["train"]["on_nonfinite"] = "skip";
+  const auto got = train(job, 2, "skipped");
+  ASSERT_EQ(got.size(), 3u);
+  EXPECT_TRUE(got[1].at("grad_norm").is_null());
+  EXPECT_EQ(events("skipped", "skip").size(), 2u);
+}
+
 TEST_F(Stopping, RanksWithDifferentJobsDoNotStart) {
   const std::string job = write_job(golden_job());
   const int port = free_port();
