@@ -249,8 +249,10 @@ class Accounting {
       unknown("price", "the price book has no " + p.kind + " price of " + p.provider + " " + p.instance + " in " + nodes_->region);
       return std::nullopt;
     }
-    r_.price = Price{*amount, best->currency, "node_hour", p.kind, best->as_of, best->source, {}};
-    return best->gpu_count;
+    // The seller's machine may have other GPUs a node than this partition: what counts is the price of one.
+    const bool by_gpu = best->gpu_count && nodes_->gpu != "cpu";
+    r_.price = Price{by_gpu ? *amount / *best->gpu_count : *amount, best->currency, by_gpu ? "gpu_hour" : "node_hour", p.kind, best->as_of, best->source, {}};
+    return nodes_->gpus_per_node ? std::optional(static_cast<double>(*nodes_->gpus_per_node)) : best->gpu_count;
   }
 
   void cost() {
@@ -263,9 +265,8 @@ class Accounting {
     const double increment = nodes_ && nodes_->billing_increment_seconds ? *nodes_->billing_increment_seconds : 1;
     r_.billed_seconds = increment > 0 ? std::ceil(r_.seconds / increment - 1e-9) * increment : r_.seconds;
     // A share of a node is billed by its GPUs; where it is not known how many a node has, whole nodes are.
-    const double nodes = static_cast<double>(r_.nodes);
-    double share = nodes;
-    if (node_gpus && *node_gpus > 0 && r_.gpus > 0) share = std::min(nodes, static_cast<double>(r_.gpus) / *node_gpus);
+    double share = static_cast<double>(r_.nodes);
+    if (node_gpus && *node_gpus > 0 && r_.gpus > 0) share = static_cast<double>(r_.gpus) / *node_gpus;
     else if (nodes_ && nodes_->gpu != "cpu" && r_.gpus == 0 && r_.price) return unknown("cost", "the job took no GPUs of a partition that is priced by them");
     Money sum(0, r_.currency);
     const auto add = [&](const char* part, double amount, const std::string& currency) {

@@ -165,7 +165,13 @@ std::string report_job(const std::vector<LedgerRecord>& attempts, const Sum& tot
                                                                           {"  memory peak", memory(r.predicted.memory_peak), memory(r.measured.memory_peak), difference(r.predicted.memory_peak, r.measured.memory_peak)},
                                                                           {"  cost", money(r.predicted.cost), money(cost), difference(r.predicted.cost, cost)}});
     if (!r.runner_up.offer.empty()) out += "  runner-up " + r.runner_up.offer + (r.runner_up.cost ? " would have cost " + money(r.runner_up.cost) : ": its cost is unknown") + "\n";
-    for (const auto& [field, why] : r.unknown) out += "  unknown " + field + ": " + why + "\n";
+    std::vector<std::pair<std::string, std::string>> reasons;  // one reason may leave several fields unknown
+    for (const auto& [field, why] : r.unknown) {
+      const auto known = std::find_if(reasons.begin(), reasons.end(), [&](const auto& x) { return x.first == why; });
+      if (known == reasons.end()) reasons.emplace_back(why, field);
+      else known->second += ", " + field;
+    }
+    for (const auto& [why, fields] : reasons) out += "  unknown " + fields + ": " + why + "\n";
   }
   if (attempts.size() > 1) out += sum_line(total);
   return out;

@@ -116,8 +116,14 @@ TEST_F(LedgerTest, AJobThatNeverRanCostsNothing) {
 TEST_F(LedgerTest, PriceOfTheBook) {
   const auto r = record(R"({"partition": "book", "tres_fmt_alloc_str": "gres/gpu:h100=8"})");
   ASSERT_TRUE(r.price.has_value()) << why(r, "price");
-  EXPECT_EQ(r.price->amount, 80);
+  EXPECT_EQ(r.price->amount, 10) << "80 USD for a machine of eight";
+  EXPECT_EQ(r.price->per, "gpu_hour");
   EXPECT_NEAR(r.cost->amount(), 80 * 3590 / 3600.0 / 1.0389, 1e-6);
+  // A row of one GPU prices a node of any number.
+  site_.partitions.at("book").region = "verda/FIN-02";
+  site_.partitions.at("book").price->provider = "verda";
+  site_.partitions.at("book").price->instance = "1H100";
+  EXPECT_NEAR(record(R"({"partition": "book", "tres_fmt_alloc_str": "gres/gpu:h100=4"})").cost->amount(), 4 * 2.29 * 3590 / 3600.0 / 1.0389, 1e-6);
 }
 
 TEST_F(LedgerTest, OwnedNodesPayEnergyAndDepreciation) {
