@@ -91,7 +91,7 @@ constexpr Entry kPlaces[] = {
     {"ohio", "US"}, {"kansas", "US"}, {"dallas", "US"}, {"houston", "US"}, {"austin", "US"}, {"atlanta", "US"}, {"miami", "US"}, {"seattle", "US"},
     {"losangeles", "US"}, {"siliconvalley", "US"}, {"kansascity", "US"}, {"desmoines", "US"}, {"saltlakecity", "US"}, {"culpeper", "US"}, {"dulles", "US"},
     {"washington", "US"}, {"newjersey", "US"}, {"arizona", "US"}, {"nevada", "US"}, {"florida", "US"}, {"illinois", "US"}, {"northcarolina", "US"},
-    {"minnesota", "US"}, {"michigan", "US"}, {"wisconsin", "US"}, {"pennsylvania", "US"}, {"slovenia", "SI"}, {"hongkong", "HK"},
+    {"minnesota", "US"}, {"michigan", "US"}, {"wisconsin", "US"}, {"indiana", "US"}, {"indianapolis", "US"}, {"newmexico", "US"}, {"eastcoast", "US"}, {"westcoast", "US"}, {"pennsylvania", "US"}, {"slovenia", "SI"}, {"hongkong", "HK"},
 };
 // Names that belong to one seller.
 struct SellerRegion {
@@ -108,7 +108,7 @@ constexpr SellerRegion kSellers[] = {
     {"seeweb", "it-fr2", "IT"}, {"seeweb", "it-mi2", "IT"}, {"seeweb", "ch-lug1", "CH"}, {"seeweb", "bg-sof1", "BG"}, {"seeweb", "hr-zag1", "HR"},
     {"exoscale", "ch-gva-2", "CH"}, {"exoscale", "ch-dk-2", "CH"}, {"exoscale", "at-vie-1", "AT"}, {"exoscale", "at-vie-2", "AT"},
     {"exoscale", "de-fra-1", "DE"}, {"exoscale", "de-muc-1", "DE"}, {"exoscale", "bg-sof-1", "BG"}, {"exoscale", "hr-zag-1", "HR"},
-    {"crusoe", "us", "US"}, {"crusoe", "eu-iceland1-a", "IS"}, {"digitalocean", "nyc", "US"}, {"digitalocean", "sfo", "US"}, {"digitalocean", "ams", "NL"},
+    {"crusoe", "us", "US"}, {"paperspace", "europe (ams1)", "NL"}, {"crusoe", "eu-iceland1-a", "IS"}, {"digitalocean", "nyc", "US"}, {"digitalocean", "sfo", "US"}, {"digitalocean", "ams", "NL"},
     {"digitalocean", "fra", "DE"}, {"digitalocean", "lon", "GB"}, {"digitalocean", "tor", "CA"}, {"digitalocean", "atl", "US"}, {"digitalocean", "blr", "IN"}, {"digitalocean", "sgp", "SG"}, {"digitalocean", "syd", "AU"},
 };
 
@@ -180,14 +180,20 @@ std::optional<std::string> country_of_region(std::string_view provider, std::str
   // "France, FR": the code after the comma decides ("California, US").
   if (const size_t comma = name.rfind(','); comma != std::string::npos)
     if (auto c = find_country(name.substr(comma + 1))) return c;
-  // A country spelled inside: "germanywestcentral", "norway-4", "NORWAY-1".
-  for (const auto& [word, code] : kNames) {
-    std::string w(word);
-    w.erase(std::remove(w.begin(), w.end(), ' '), w.end());
-    if (w.size() >= 4 && packed.find(w) != std::string::npos) return std::string(code);
-  }
-  for (const auto& [word, code] : kPlaces)
-    if (packed.find(word) != std::string::npos) return std::string(code);
+  // A country or a place spelled inside: "germanywestcentral", "NORWAY-1", "paris-france-1". The longest word decides ("romania" holds
+  // "oman"), and a country goes before a place.
+  const auto spelled = [&](const auto& table, size_t least) {
+    std::string best, code;
+    for (const auto& [word, country] : table) {
+      std::string w(word);
+      w.erase(std::remove(w.begin(), w.end(), ' '), w.end());
+      if (w.size() >= least && w.size() > best.size() && packed.find(w) != std::string::npos) best = w, code = std::string(country);
+    }
+    return std::pair(best.size(), code);
+  };
+  const auto country = spelled(kNames, 4), place = spelled(kPlaces, 4);
+  if (place.first > country.first) return place.second;
+  if (country.first > 0) return country.second;
   const auto words = words_of(name);
   if (words.empty()) return std::nullopt;
   // "EU-RO-1", "EUR-IS-1", "it-fr2", "fr-par-2", "us-central1", "ca-mtl-1", "CA": a code as a word of its own. A continent's prefix
@@ -199,7 +205,7 @@ std::optional<std::string> country_of_region(std::string_view provider, std::str
   }
   if (words[0] == "fin") return "FI";
   if (words[0] == "usa" || words[0] == "us") return "US";
-  if (words[0] == "canada") return "CA";
+  if (words.size() > 1 && (words.back() == "us" || words.back() == "usa")) return "US";  // "generic_us"
   return std::nullopt;
 }
 

@@ -110,7 +110,7 @@ TEST(Countries, RegionNamesOfFeeds) {
       {"vast", "Oklahoma, US", "US"}, {"vast", "Bacs-Kiskun, HU", "HU"}, {"verda", "FIN-03", "FI"}, {"fluidstack", "norway-4", "NO"}, {"runpod", "EU-RO-1", "RO"},
       {"runpod", "EUR-IS-1", "IS"}, {"lambda", "europe-central-1", "DE"}, {"nebius", "eu-north1", "FI"}, {"scaleway", "fr-par-2", "FR"}, {"scaleway", "nl-ams-1", "NL"},
       {"scaleway-via-shadeform", "warsaw-poland-1", "PL"}, {"ovhcloud", "GRA11", "FR"}, {"seeweb", "it-fr2", "IT"}, {"hetzner", "fsn1", "DE"}, {"exoscale", "ch-gva-2", "CH"}, {"hyperstack", "CANADA-1", "CA"},
-      {"crusoe-via-shadeform", "culpeper-usa-1", "US"}};
+      {"crusoe-via-shadeform", "culpeper-usa-1", "US"}, {"other", "romania-1", "RO"}, {"other", "Indianapolis", "US"}, {"fluidstack", "generic_us", "US"}, {"runpod", "CZ", "CZ"}, {"ibm", "eu-de", "DE"}, {"paperspace", "East Coast (NY2)", "US"}};
   for (const auto& c : cases) EXPECT_EQ(country_of_region(c.provider, c.region).value_or("?"), c.country) << c.provider << " " << c.region;
   for (const char* blank : {"", "any", "global", "unspecified", "  ", "(zones CH/AT/DE/BG; per-zone GPU offer not in source)"}) EXPECT_EQ(country_of_region("seeweb", blank), std::nullopt) << blank;
 }
