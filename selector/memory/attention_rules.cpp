@@ -45,7 +45,7 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     op.gradients.push(mq.positions * kq * A);
     op.gradients.push(meta[static_cast<std::size_t>(k)].elements() * A);
     op.gradients.push(meta[static_cast<std::size_t>(v)].elements() * A);
-    op.kept_by_policy = true;
+    op.kept_by_policy = s.policy_keeps_attention;
     const int t = static_cast<int>(tape.tensors.size());
     op.saves.push(t);                                              // its own result, which is the next tensor
     return emit(op, out);

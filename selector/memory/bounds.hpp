@@ -1,4 +1,4 @@
-// The 95 % bounds of the peak, and the verdict that follows from them.
+// The 95 % bounds of the peak.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,17 @@
 
 namespace shardfit::memory {
 
-// Highest plausible allocated peak of a stage: each phase has a width of its own.
-std::int64_t high_bound(const Setup& setup, const StageResult& stage);
+struct Bounds {
+  double states = 0.005;       // relative width of a peak made of states: arithmetic
+  double activations = 0.05;   // of one made of activations: rests on how a trainer's code is written
+  double below = 0;            // how far a peak may lie below the estimate where the code is known least
+  std::string why;             // what widens them beyond the usual; "" otherwise
+};
+// Widths by what is known of the job, each the spread of errors over the published runs of that group (docs/memory.md).
+Bounds bounds_of(const Setup& setup);
+
+// Highest plausible allocated peak of a stage. `with_waiting`: what record_stream holds back counts too (it does for `active`
+// statistics; under pressure the allocator waits for it and takes it back, so it does not decide whether a job fits).
+std::int64_t high_bound(const Bounds& bounds, const StageResult& stage, bool with_waiting);
 
 }  // namespace shardfit::memory

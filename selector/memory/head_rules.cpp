@@ -189,6 +189,9 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
       product.saves.push(hidden);
       product.weights.push({-2, s.dialect.weight_gradient_fused ? 0 : wg});
     }
+    // Calibrated over the nf4 rows of litgpt's tables (nine models): bitsandbytes stands in for every nn.Linear, the output projection
+    // too, and one more table in compute format is alive around the loss than weights and activations explain.
+    if (s.quantized && s.trainer == "litgpt") product.extra.push(V * h * A);
     // a list of logit chunks: every chunk's loss runs backward before the first product does, so all their gradients exist, and each
     // chunk makes a weight gradient of its own to add
     const bool list = s.loss.kind == Kind::kChunked && s.loss.gradient_in_place && s.loss.to_float == Float::kNone;

@@ -15,6 +15,7 @@ struct HostBytes {
 HostBytes host_bytes(const Setup& setup, const ModelSizes& sizes);
 
 // Fills Result::fits and Result::why from device_peak_high and host bytes.
-void judge(const Request& request, const Setup& setup, const Overheads& over, const HostBytes& host, Result& result);
+// `below`: how far, relative, the allocated peak may lie under the estimate (Bounds::below); "no" needs more than that.
+void judge(const Request& request, const Setup& setup, const Overheads& over, const HostBytes& host, double below, Result& result);
 
 }  // namespace shardfit::memory

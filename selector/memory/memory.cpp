@@ -45,7 +45,7 @@ Result estimate(const Request& request, Trace* trace) {
     r.memory.host = host.total;
     r.memory.host_pinned = host.pinned;
     r.memory.nvme = host.nvme;
-    judge(request, s, over, host, r);
+    judge(request, s, over, host, 0, r);
     return r;
   }
 
@@ -54,7 +54,8 @@ Result estimate(const Request& request, Trace* trace) {
   if (r.capacity_bytes > 0) options.allocator_limit = std::max<std::int64_t>(1 << 28, static_cast<std::int64_t>(r.capacity_bytes) - over.total());
   const auto layouts = pipeline_stages(s, static_cast<std::int64_t>(sizes.order.size()));
   auto& m = r.memory;
-  std::int64_t high = 0;
+  const Bounds bounds = bounds_of(s);
+  std::int64_t high = 0, high_active = 0;
   StageResult fullest;
   std::vector<TracePoint> points;
   bool ran_out = false;
@@ -70,7 +71,8 @@ Result estimate(const Request& request, Trace* trace) {
     peaks.reserved_peak = stage.reserved_peak;
     peaks.device_peak = stage.reserved_peak + over.total();
     if (s.pp > 1) m.by_stage.push_back(peaks);
-    high = std::max(high, high_bound(s, stage));
+    high = std::max(high, high_bound(bounds, stage, false));
+    high_active = std::max(high_active, high_bound(bounds, stage, true));
     ran_out = ran_out || stage.ran_out;
     m.reserved_peak = std::max(m.reserved_peak, peaks.reserved_peak);
     if (stage.allocated_peak > fullest.allocated_peak) {
@@ -80,8 +82,8 @@ Result estimate(const Request& request, Trace* trace) {
   }
   m.allocated_peak = fullest.allocated_peak;
   m.device_peak = m.reserved_peak + over.total();
-  m.allocated_peak_high = std::max(high, m.allocated_peak);
-  m.device_peak_high = m.allocated_peak_high + over.total();
+  m.allocated_peak_high = std::max(high_active, m.allocated_peak);
+  m.device_peak_high = std::max(high, m.allocated_peak) + over.total();
   m.phase = name_of(fullest.phase);
   std::int64_t rest = m.device_peak;
   for (std::size_t t = 0; t < kTerms; ++t)
@@ -98,7 +100,8 @@ Result estimate(const Request& request, Trace* trace) {
   m.host = host.total;
   m.host_pinned = host.pinned;
   m.nvme = host.nvme;
-  judge(request, s, over, host, r);
+  judge(request, s, over, host, bounds.below, r);
+  if (!bounds.why.empty()) r.assumed.push_back(fmt::format("bounds of {:.0f} % ({})", bounds.activations * 100, bounds.why));
   if (trace) {
     trace->context_bytes = over.total();
     trace->capacity_bytes = r.capacity_bytes;

@@ -57,6 +57,7 @@ class RankReplay {
     r.phase = t_.peak_phase();
     r.terms = t_.peak_terms();
     for (std::size_t p = 0; p < kPhases; ++p) r.phase_peaks[p] = t_.phase_peak(static_cast<Phase>(p));
+    r.waiting_peak = t_.waiting_peak();
     r.ran_out = t_.ran_out();
     r.events = t_.events();
     return r;
@@ -427,6 +428,15 @@ class RankReplay {
         if (const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_)); here > 0)
           t_.make(scaled(trained_mine_, s_.states * s_.state_bytes * here), Term::kOptimizerStates);
       if (!s_.in_backward) step_transients();
+      if (s_.low_bit_step) {             // torchao's single_param_adam works on fp32 copies of one tensor's weight and states
+        std::int64_t tensor = 0;
+        each_unit([&](const UnitSizes& u) {
+          for (auto n : u.trained_tensors) tensor = std::max(tensor, n);
+        });
+        const auto gradient = s_.in_backward ? t_.make(scaled(tensor, s_.gradient_bytes), Term::kGradients) : kNone;
+        t_.drop(t_.make(scaled(tensor, 12), Term::kOptimizerTemporaries));
+        t_.drop(gradient);
+      }
     }
     sharder_->zero_gradients();
     t_.mark("optimizer step");

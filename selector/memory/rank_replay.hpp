@@ -34,6 +34,7 @@ struct StageResult {
   Phase phase = Phase::kLoad;
   TermBytes terms{};
   std::int64_t phase_peaks[kPhases] = {};
+  std::int64_t waiting_peak = 0;       // most that freed blocks held back at once (record_stream)
   bool ran_out = false;
   std::size_t events = 0;
 };

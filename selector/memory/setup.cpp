@@ -156,6 +156,8 @@ void set_checkpointing(Setup& s) {
     // _save_list of parallelize_llama.py: aten.abs from 6b03ffa32 to 5940ddeb5, without reduce_scatter from 7090a7b60 to 88d8ab372
     s.policy_keeps_abs = compute && *compute == DType::kFp8 && !s.compiled && s.checkpoint == C::kSelectiveOp && s.age >= 20241226 && s.age < 20250206;
     s.policy_keeps_reduce_scatter = !(s.age >= 20250403 && s.age < 20250421);
+    // Blackwell takes cuDNN's attention, which the list knows since b39377f9f
+    s.policy_keeps_attention = !(s.device.compute_capability_number() >= 10 && s.age < 20251201);
   }
 }
 
@@ -190,6 +192,8 @@ void set_optimizer(Setup& s) {
     s.assumed.push_back(fmt::format("optimizer.implementation={} ({} default)", kNames[static_cast<int>(s.step)], s.job.framework.name));
   }
   if (low_bit && s.step == Setup::Step::kForeach) s.step = Setup::Step::kFused;
+  // torchtune takes torchao's where they are not paged; transformers and others take bitsandbytes', whose kernels need no copies
+  s.low_bit_step = low_bit && !o.paged && s.states_on_device && (s.trainer == "torchtune" || s.trainer.rfind("torchao", 0) == 0);
 }
 
 void set_offload(Setup& s) {
@@ -231,7 +235,8 @@ void set_zero(Setup& s) {
 
 void set_kernels(Setup& s) {
   const auto& j = s.job;
-  s.compiled = j.compile != "none";
+  // A traced graph that is run without fusing keeps what eager code keeps, unless a policy on the graph drops it.
+  s.compiled = j.compile != "none" && !(j.compile == "graph" && s.plan.checkpointing.kind == "none");
   s.dialect = dialect_of(j.framework.name, s.trainer, j.framework.trainer_version);
   s.eager_attention = j.attention && *j.attention == "eager";
   const bool kernels_of_package = s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl" || s.trainer == "llama-recipes" || s.trainer == "fsdp_qlora" || s.trainer.empty();

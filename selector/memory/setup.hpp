@@ -66,7 +66,7 @@ struct Setup {
   enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
   std::int64_t checkpoint_every = 1;
   std::vector<std::string> recomputed_modules;   // with kSelectiveModules
-  bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true;   // torchtitan's save list at its version
+  bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true, policy_keeps_attention = true;   // torchtitan's save list at its version
   bool reentrant = false;
   bool offload_parameters = false, offload_gradients = false, offload_optimizer = false, offload_activations = false;
 
@@ -75,6 +75,7 @@ struct Setup {
   double state_bytes = 4;               // an element of one of them, with its scales
   bool states_on_device = true;
   bool in_backward = false;
+  bool low_bit_step = false;            // torchao's 8- and 4-bit optimizers
   bool gradients_persist = false;       // zero_grad writes zeros instead of letting go (torch before 2.0)
 
   std::int64_t unit_blocks = 1;         // blocks a gather unit

@@ -51,6 +51,7 @@ void Timeline::drop(Handle h) {
     auto& queue = waiting_[stream];
     queue.push_back(s.block);
     waiting_bytes_ += size;
+    waiting_peak_ = std::max(waiting_peak_, waiting_bytes_);
     if (static_cast<int>(queue.size()) > delay_[stream]) {
       waiting_bytes_ -= allocator_.size(queue.front());
       allocator_.free(queue.front());

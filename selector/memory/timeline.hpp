@@ -49,6 +49,7 @@ class Timeline {
   std::int64_t allocated_peak() const { return peak_; }
   std::int64_t reserved_peak() const { return allocator_.reserved_peak(); }
   bool ran_out() const { return allocator_.ran_out(); }
+  std::int64_t waiting_peak() const { return waiting_peak_; }
   Phase peak_phase() const { return peak_phase_; }
   const TermBytes& peak_terms() const { return peak_terms_; }
   std::int64_t phase_peak(Phase phase) const { return phase_peak_[static_cast<std::size_t>(phase)]; }
@@ -72,7 +73,7 @@ class Timeline {
   std::vector<Handle> unused_;
   std::vector<CachingAllocator::Block> waiting_[CachingAllocator::kStreams];
   int delay_[CachingAllocator::kStreams] = {};
-  std::int64_t waiting_bytes_ = 0;
+  std::int64_t waiting_bytes_ = 0, waiting_peak_ = 0;
   TermBytes live_{}, peak_terms_{};
   std::int64_t peak_ = 0;
   std::int64_t phase_peak_[kPhases] = {};
