@@ -46,7 +46,10 @@ double share_of(const Work& work, Generation generation, const Row& row, Attenti
   if (work.old_flash && work.attention == AttentionWord::kFlash && (generation == Generation::kAmpere || generation == Generation::kHopper))
     return pick(row.flash1, "flash1", false);
   if (generation == Generation::kHopper) {
-    if (work.engine == Engine::kMegatron || work.engine == Engine::kFsdp2 || work.trainer == "automodel") return pick(row.cudnn, "cudnn", false);
+    // Transformer Engine's cuDNN kernel. PyTorch's own sdpa chooses FlashAttention-2.
+    if (work.engine == Engine::kMegatron || work.trainer == "automodel" ||
+        (work.engine == Engine::kFsdp2 && (work.ships_kernels || work.attention == AttentionWord::kFlash)))
+      return pick(row.cudnn, "cudnn", false);
     // DeepSpeed of 2025 with attn_implementation flash_attention_3, as its long-sequence recipes use it.
     if (work.engine == Engine::kDeepspeed && work.attention == AttentionWord::kFlash && work.version >= 15)
       return pick(row.flash3, "flash3", false);

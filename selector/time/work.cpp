@@ -286,7 +286,8 @@ Work make_work(const job::Job& job, const model::Model& model) {
   work.fused_norm = work.fused || contains(kernels, "rms_norm");
   work.fused_gate = work.fused || contains(kernels, "swiglu");
   work.fused_rope = work.fused || contains(kernels, "rope");
-  if (!job.fused_kernels && (work.engine == Engine::kFsdp2 || work.engine == Engine::kMegatron))
+  work.ships_kernels = !job.fused_kernels && (work.engine == Engine::kFsdp2 || work.engine == Engine::kMegatron);
+  if (work.ships_kernels)
     work.assumed.push_back("fused_kernels=all (what this framework ships)");
 
   const Training training{job.method, work.frozen};

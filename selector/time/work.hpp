@@ -86,6 +86,7 @@ struct Work {
   double loss_rows = 0, loss_chunks = 0;  // rows of logits alive at once, or their number of chunks; 0 = the engine's own
   double sequence = 0, decoder_sequence = 0;
   double batch_tokens = 0;            // tokens of an optimizer step as the job states them; 0 = by the plan
+  bool ships_kernels = false;         // fused kernels not stated and the framework brings its own (Megatron, AutoModel's FSDP2)
   bool old_flash = false;             // 2023 era FSDP1: FlashAttention 1 or its Triton port
   std::vector<std::string> assumed;
 };
