@@ -1,18 +1,10 @@
-// bf16 and fp16 by their bits.
+// fp16 by its bits.
 #include <bit>
 #include <cmath>
 
 #include "runtime/checkpoint/safetensors.hpp"
 
 namespace shardfit::checkpoint {
-
-std::uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // NaN, kept quiet
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 std::uint16_t to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

@@ -1,5 +1,6 @@
 // The safetensors format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -71,10 +72,14 @@ Written write_safetensors(FileLayer& files, const std::filesystem::path& path, c
 // A TensorToWrite over fp32 values in memory, stored as `storage` (kF32, kF16, kBf16); `values` must stay alive.
 TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::span<const float> values, Storage storage = Storage::kF32);
 
-// Rounds to nearest, ties to even; NaN stays NaN.
-std::uint16_t to_bf16(float value);
+// Rounds to nearest, ties to even; NaN stays NaN. Those of bf16 stand here so that loops over them become vector code.
+inline std::uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, quiet_nan = bits >> 16 | 0x40;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded);
+}
+inline float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 std::uint16_t to_fp16(float value);
-float from_bf16(std::uint16_t bits);
 float from_fp16(std::uint16_t bits);
 
 }  // namespace shardfit::checkpoint

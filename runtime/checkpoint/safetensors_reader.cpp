@@ -15,7 +15,7 @@ namespace shardfit::checkpoint {
 namespace {
 
 constexpr std::int64_t kLongestHeader = 100'000'000;  // as in the reference implementation
-constexpr std::size_t kPiece = std::size_t{8} << 20;
+constexpr std::size_t kPiece = std::size_t{256} << 10;  // of what is converted: stays in the cache
 
 struct Named {
   const char* name;
@@ -75,6 +75,21 @@ StoredTensor parse_tensor(const nlohmann::json& entry, const std::string& name, 
   if (tensor.end - tensor.begin != bytes)
     bad(path, name, "has " + std::to_string(tensor.end - tensor.begin) + " bytes where its shape needs " + std::to_string(bytes));
   return tensor;
+}
+
+template <class Stored, class Convert>
+void convert_all(const std::byte* from, std::span<float> out, Convert convert) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Stored value;
+    std::memcpy(&value, from + i * sizeof value, sizeof value);
+    out[i] = convert(value);
+  }
+}
+
+void convert(Storage storage, const std::byte* from, std::span<float> out) {
+  if (storage == Storage::kBf16) convert_all<std::uint16_t>(from, out, [](std::uint16_t bits) { return from_bf16(bits); });
+  else if (storage == Storage::kF16) convert_all<std::uint16_t>(from, out, from_fp16);
+  else convert_all<double>(from, out, [](double value) { return static_cast<float>(value); });
 }
 
 }  // namespace
@@ -186,17 +201,7 @@ void SafetensorsFile::read_fp32(const std::string& name, std::int64_t first, std
   while (!out.empty()) {
     const std::size_t count = std::min(out.size(), piece.size() / static_cast<std::size_t>(width));
     read_bytes(name, first * width, std::span(piece).first(count * static_cast<std::size_t>(width)));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (storage == Storage::kF64) {
-        double value;
-        std::memcpy(&value, piece.data() + i * 8, 8);
-        out[i] = static_cast<float>(value);
-      } else {
-        std::uint16_t bits;
-        std::memcpy(&bits, piece.data() + i * 2, 2);
-        out[i] = storage == Storage::kBf16 ? from_bf16(bits) : from_fp16(bits);
-      }
-    }
+    convert(storage, piece.data(), out.first(count));
     first += static_cast<std::int64_t>(count);
     out = out.subspan(count);
   }

@@ -60,10 +60,14 @@ TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::
               return;
             }
             const auto first = static_cast<std::size_t>(first_byte / 2);
-            for (std::size_t i = 0; i < out.size() / 2; ++i) {
-              const std::uint16_t bits = storage == Storage::kBf16 ? to_bf16(values[first + i]) : to_fp16(values[first + i]);
-              std::memcpy(out.data() + 2 * i, &bits, 2);
-            }
+            const auto put = [&](auto convert) {
+              for (std::size_t i = 0; i < out.size() / 2; ++i) {
+                const std::uint16_t bits = convert(values[first + i]);
+                std::memcpy(out.data() + 2 * i, &bits, 2);
+              }
+            };
+            if (storage == Storage::kBf16) put([](float value) { return to_bf16(value); });
+            else put([](float value) { return to_fp16(value); });
           }};
 }
 
