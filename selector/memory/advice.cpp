@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kMostEstimates = 300;
 
+double sequences(const job::Plan& p) { return static_cast<double>(p.micro_batch * p.gradient_accumulation * p.data_parallel()); }
+
 struct Tried {
   Advice advice;
   std::set<std::string> names;     // of the levers in it
@@ -68,7 +70,7 @@ class Search {
     if (seconds_ && step_ && *step_ > 0) {
       try {
         if (const auto now = seconds_(a.job, a.plan); now && *now > 0)
-          a.slower = *now * static_cast<double>(a.gpus) / (*step_ * static_cast<double>(request_.plan.gpus())) - 1;
+          a.slower = *now * static_cast<double>(a.gpus) * sequences(request_.plan) / (*step_ * static_cast<double>(request_.plan.gpus()) * sequences(a.plan)) - 1;
       } catch (const Error&) {
       }
     }
@@ -95,13 +97,17 @@ void cheapest_first(std::vector<Tried>& tried) {
   std::stable_sort(tried.begin(), tried.end(), [](const Tried& a, const Tried& b) { return a.cost < b.cost; });
 }
 
-// Of settings made with the same levers, the cheapest that suffices says it all.
+// Of settings made with the same levers, the cheapest that suffices says it all; a further lever on top of one that suffices must pay.
 std::vector<Advice> pick(std::vector<Tried>& tried, std::size_t most) {
   cheapest_first(tried);
   std::vector<Advice> out;
   std::set<std::set<std::string>> seen;
-  for (Tried& t : tried)
-    if (out.size() < most && seen.insert(t.names).second) out.push_back(std::move(t.advice));
+  for (Tried& t : tried) {
+    const bool idle = std::any_of(tried.begin(), tried.end(), [&](const Tried& other) {
+      return other.names.size() < t.names.size() && std::includes(t.names.begin(), t.names.end(), other.names.begin(), other.names.end()) && other.cost < t.cost + 0.05;
+    });
+    if (out.size() < most && !idle && seen.insert(t.names).second) out.push_back(std::move(t.advice));
+  }
   return out;
 }
 

@@ -2,7 +2,8 @@
 //
 // A lever is one setting with its values (checkpointing, micro batch, unit and bucket sizes, stage, offload by part and fraction, loss,
 // optimizer kernel, more ranks). Levers that fit alone come first; where none does, combinations of two and three are tried.
-// The global batch stays as it is: a smaller micro batch is paid with accumulation, more ranks with less of it.
+// The global batch stays as it is (a smaller micro batch is paid with accumulation, more ranks with less of it) unless the job states none
+// and it cannot be divided: then the change says so.
 #pragma once
 #include <functional>
 #include <optional>
@@ -27,7 +28,7 @@ struct Advice {
   std::int64_t frees = 0;          // bytes of the device's 95 % bound
   std::int64_t device_peak_high = 0, host = 0, nvme = 0;
   std::int64_t gpus = 0;           // of the changed plan
-  std::optional<double> slower;    // GPU seconds a step, relative: 0.25 = a quarter more; negative = faster; absent = not known
+  std::optional<double> slower;    // GPU seconds a sequence, relative: 0.25 = a quarter more; negative = faster; absent = not known
   bool makes_it_fit = false;
   std::string condition;           // what must hold besides ("412.0 GiB of host memory a node"); "" = nothing
 };

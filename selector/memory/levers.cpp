@@ -211,28 +211,31 @@ void offload_levers(Levers& levers, const job::Job& job, const job::Plan& plan, 
 }
 
 // Twice or four times the nodes (or GPUs of one node that is not known to be whole), the ranks going into sharding where there is some.
-void hardware_levers(Levers& levers, const job::Plan& plan, const std::string& framework) {
+void hardware_levers(Levers& levers, const job::Job& job, const job::Plan& plan, const std::string& framework) {
   if (plan.sharding.stage < 1 && plan.data_parallel() > 1 && framework != "megatron") return;  // replicas more free nothing
   if (framework == "ddp") return;
-  for (const std::int64_t times : {2, 4, 8})
-    levers.add("ranks", 9, "/plan/nodes", fmt::format("{}", plan.nodes), fmt::format("{}", plan.nodes * times), [=](job::Job&, job::Plan& p) {
-      p.nodes *= times;
-      if (p.sharding.stage == 0) {
-        p.sharding.stage = framework == "megatron" ? 1 : 3;
-        p.sharding.shard_degree = p.sharding.replicate_degree * p.sharding.shard_degree;
-        p.sharding.replicate_degree = 1;
-      }
-      p.sharding.shard_degree *= times;
-      if (p.gradient_accumulation % times == 0) {
-        p.gradient_accumulation /= times;
-        return true;
-      }
-      const std::int64_t sequences = p.micro_batch * p.gradient_accumulation;
-      if (sequences % times != 0) return false;
-      p.gradient_accumulation = 1;
-      p.micro_batch = sequences / times;
-      return p.micro_batch >= 1;
-    });
+  const std::int64_t sequences = plan.micro_batch * plan.gradient_accumulation;
+  for (const std::int64_t times : {2, 4, 8}) {
+    const bool keeps_batch = sequences % times == 0;
+    if (!keeps_batch && (job.global_batch_sequences > 0 || job.global_batch_tokens)) continue;
+    levers.add("ranks", 9, "/plan/nodes", fmt::format("{}", plan.nodes), fmt::format("{}{}", plan.nodes * times, keeps_batch ? "" : " (with as much larger a global batch)"),
+               [=](job::Job&, job::Plan& p) {
+                 p.nodes *= times;
+                 if (p.sharding.stage == 0) {
+                   p.sharding.stage = framework == "megatron" ? 1 : 3;
+                   p.sharding.shard_degree = p.sharding.replicate_degree * p.sharding.shard_degree;
+                   p.sharding.replicate_degree = 1;
+                 }
+                 p.sharding.shard_degree *= times;
+                 if (p.gradient_accumulation % times == 0) {
+                   p.gradient_accumulation /= times;
+                 } else if (keeps_batch) {
+                   p.gradient_accumulation = 1;
+                   p.micro_batch = sequences / times;
+                 }
+                 return true;
+               });
+  }
 }
 
 }  // namespace
@@ -245,7 +248,7 @@ std::vector<Lever> levers_of(const job::Job& job, const job::Plan& plan, const m
   activation_levers(levers, plan, framework);
   stage_levers(levers, plan, framework);
   offload_levers(levers, job, plan, framework);
-  hardware_levers(levers, plan, framework);
+  hardware_levers(levers, job, plan, framework);
   return levers.take();
 }
 

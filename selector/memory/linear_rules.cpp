@@ -25,6 +25,7 @@ int TapeWriter::gather_sequence(int x) {
   full.gathered = -1;
   TapeOp op;
   op.name = "all-gather";
+  op.collective = true;
   op.in.push(x);
   const int y = emit(op, full);
   meta[static_cast<std::size_t>(x)].gathered = y;
@@ -39,6 +40,7 @@ int TapeWriter::row_parallel_end(int y) {
   m.sharded = true;
   TapeOp op;
   op.name = "reduce-scatter";
+  op.collective = true;
   op.in.push(y);
   op.kept_by_policy = s.policy_keeps_reduce_scatter;
   return emit(op, m);

@@ -32,6 +32,10 @@ class RankReplay {
   RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
       : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit}), run_(t_), sharder_(make_sharder(s, t_)) {
     t_.record_to(options.trace);
+    if (s.collectives_record) {
+      t_.hold_recorded(1024);
+      options_.every_block = true;
+    }
     order_ = layout.active.empty() ? layout.blocks : layout.active;
     choose_replayed();
   }
@@ -439,6 +443,7 @@ class RankReplay {
       }
     }
     sharder_->zero_gradients();
+    t_.synchronize();                  // the loss is read
     t_.mark("optimizer step");
   }
 

@@ -45,6 +45,7 @@ struct Setup {
   std::int64_t tokens = 0;              // micro_batch x sequence
   bool sequence_parallel = false;
   bool no_sync = false;
+  bool collectives_record = false;      // tensor-parallel collectives hold their tensors back while the CPU runs ahead
 
   double parameter_bytes = 4, master_bytes = 0, gradient_bytes = 4, reduce_bytes = 4;
   int compute_bytes = 2;                // activations and gathered weights

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace shardfit::memory {
+namespace {
+
+// Kernels an eager operator launches on average, with the copies that DTensor and autograd add.
+constexpr int kKernelsForward = 2, kKernelsBackward = 4;
+
+}  // namespace
 
 int Tape::tensor(std::int64_t bytes, bool requires_gradient) {
   TensorInfo t;
@@ -114,6 +120,11 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
       for (int t : op.more_outs) at(t) = timeline_.share(at(op.in.values[0]));
     }
     timeline_.drop(temporary);
+    timeline_.launch(kKernelsForward);
+    if (op.collective) {
+      timeline_.record(at(op.in.values[0]));
+      timeline_.record(at(op.out));
+    }
     if (how.save && saved && op.needs_gradient) {
       auto& kept = saved->by_op[static_cast<std::size_t>(k)];
       for (int t : op.saves) kept.push_back(timeline_.share(at(t)));
@@ -201,6 +212,11 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
       if (h >= 0) weights.push_back(h);
     }
     timeline_.drop(temporary);
+    timeline_.launch(kKernelsBackward);
+    if (op.collective) {
+      timeline_.record(out);
+      if (count > 0) timeline_.record(made[0]);
+    }
     if (!saved.flat && k < static_cast<int>(saved.by_op.size())) {
       for (auto h : saved.by_op[static_cast<std::size_t>(k)]) timeline_.drop(h);
       saved.by_op[static_cast<std::size_t>(k)].clear();

@@ -31,6 +31,8 @@ Timeline::Handle Timeline::make(std::int64_t bytes, Term term, int stream) {
     unused_.pop_back();
   }
   auto& s = storages_[static_cast<std::size_t>(h)];
+  s.recorded = false;
+  if (held_first_ < held_.size() && limit_ > 0 && allocator_.allocated() + bytes > limit_) synchronize();
   s.block = allocator_.allocate(bytes, stream);
   s.references = 1;
   s.term = term;
@@ -47,7 +49,11 @@ void Timeline::drop(Handle h) {
   const std::int64_t size = allocator_.size(s.block);
   live_[static_cast<std::size_t>(s.term)] -= size;
   const int stream = s.stream;
-  if (delay_[stream] > 0) {
+  if (s.recorded) {
+    held_.push_back({s.block, launches_ + lead_});
+    waiting_bytes_ += size;
+    waiting_peak_ = std::max(waiting_peak_, waiting_bytes_);
+  } else if (delay_[stream] > 0) {
     auto& queue = waiting_[stream];
     queue.push_back(s.block);
     waiting_bytes_ += size;
@@ -61,6 +67,22 @@ void Timeline::drop(Handle h) {
     allocator_.free(s.block);
   }
   unused_.push_back(h);
+}
+
+void Timeline::advance(int kernels) {
+  launches_ += kernels;
+  while (held_first_ < held_.size() && held_[held_first_].until <= launches_) {
+    waiting_bytes_ -= allocator_.size(held_[held_first_].block);
+    allocator_.free(held_[held_first_++].block);
+  }
+  if (held_first_ == held_.size()) {
+    held_.clear();
+    held_first_ = 0;
+  }
+}
+
+void Timeline::synchronize() {
+  if (lead_ > 0) advance(lead_ + 1);
 }
 
 void Timeline::retag(Handle h, Term term) {

@@ -26,7 +26,7 @@ class Timeline {
   using Handle = std::int32_t;     // a reference-counted storage; -1 = none
   static constexpr Handle kNone = -1;
 
-  explicit Timeline(const CachingAllocator::Options& options) : allocator_(options) {}
+  explicit Timeline(const CachingAllocator::Options& options) : allocator_(options), limit_(options.limit) {}
 
   Handle make(std::int64_t bytes, Term term, int stream = kCompute);  // one reference; kNone for 0 bytes
   Handle share(Handle h) {
@@ -40,6 +40,17 @@ class Timeline {
   // Frees of this stream wait until `count` later ones were made (record_stream: the CPU runs ahead of the event). They count as
   // free for `allocated`, not for the segments.
   void delay_frees(int stream, int count) { delay_[stream] = count; }
+
+  // Storages that a communication stream has recorded (ProcessGroupNCCL before torch 2.8): when dropped they come back only once the
+  // device has caught up, which the CPU may lead by `launches` kernels, the depth of CUDA's launch queue.
+  void hold_recorded(int launches) { lead_ = launches; }
+  void record(Handle h) {
+    if (lead_ > 0 && h >= 0) storages_[static_cast<std::size_t>(h)].recorded = true;
+  }
+  void launch(int kernels) {
+    if (lead_ > 0) advance(kernels);
+  }
+  void synchronize();               // the CPU waits for the device: whatever is held back returns
 
   void enter(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
@@ -65,7 +76,13 @@ class Timeline {
     std::int32_t references = 0;
     Term term = Term::kParameters;
     std::int8_t stream = 0;
+    bool recorded = false;
   };
+  struct Held {
+    CachingAllocator::Block block;
+    std::int64_t until;             // launch count
+  };
+  void advance(int kernels);
   void note_peak();
 
   CachingAllocator allocator_;
@@ -73,6 +90,10 @@ class Timeline {
   std::vector<Handle> unused_;
   std::vector<CachingAllocator::Block> waiting_[CachingAllocator::kStreams];
   int delay_[CachingAllocator::kStreams] = {};
+  std::vector<Held> held_;           // in order of release
+  std::size_t held_first_ = 0;
+  std::int64_t launches_ = 0, limit_ = 0;
+  int lead_ = 0;
   std::int64_t waiting_bytes_ = 0, waiting_peak_ = 0;
   TermBytes live_{}, peak_terms_{};
   std::int64_t peak_ = 0;
