@@ -33,7 +33,7 @@ double combine(double compute, double other, double p) {
   return large * std::pow(1 + std::pow(ratio, p), 1 / p);
 }
 
-Share share_of(const job::Plan& plan, const Work& work, bool sharded) {
+Share share_of(const job::Plan& plan, bool sharded) {
   Share share;
   share.micro_batch = static_cast<double>(plan.micro_batch);
   share.tensor = static_cast<double>(plan.tensor_parallel);
@@ -48,7 +48,6 @@ Share share_of(const job::Plan& plan, const Work& work, bool sharded) {
     share.recompute = c.save && *c.save == "all_compute" ? Share::Recompute::kSelectiveOpAllCompute : Share::Recompute::kSelectiveOp;
   else if (c.kind == "selective") share.recompute = Share::Recompute::kAttention;
   share.recompute_every = static_cast<double>(std::max<std::int64_t>(c.every, 1));
-  (void)work;
   return share;
 }
 
@@ -64,6 +63,20 @@ double default_ddr_gbs(const hardware::Device& device, Generation generation) {
     case Generation::kCdna: return 716;
     default: return 307;
   }
+}
+
+// What the host says of itself where it is a figure at all; 0 is unknown.
+double stated_or(const std::optional<double>& value, double fallback) { return value && *value > 0 ? *value : fallback; }
+
+struct Drives {
+  double read_gbs = 5, write_gbs = 4.5;
+};
+Drives drives_of(const pricing::Host* host) {
+  Drives drives;
+  if (!host || !host->nvme) return drives;
+  drives.read_gbs = stated_or(host->nvme->read_gbs, drives.read_gbs);
+  drives.write_gbs = stated_or(host->nvme->write_gbs, 0.9 * drives.read_gbs);
+  return drives;
 }
 
 // The fourth-power mean of roads that an engine overlaps: nearly the slowest, a little more where two are close.
@@ -147,7 +160,7 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
                steps = static_cast<double>(std::max<std::int64_t>(plan.gradient_accumulation, 1)), gpus = links.gpus_per_node,
                shard = static_cast<double>(plan.sharding.shard_degree), replicate = static_cast<double>(plan.sharding.replicate_degree),
                data = shard * replicate, nodes = static_cast<double>(plan.nodes);
-  const Share share = share_of(plan, work, sharded);
+  const Share share = share_of(plan, sharded);
 
   // ---- GPU work of one micro-step on one pipeline stage
   double forward = 0, backward = 0, recompute = 0, attention = 0;
@@ -158,7 +171,7 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     recompute += block.count * passes.recompute;
     attention += block.count * attention_forward_seconds(work, block, share, rates, kernel);
   }
-  const double blocks = work.layers / stages;
+  const double blocks = std::max(work.layers, 1.0) / stages;
   const double compute_forward = forward / stages * rest.factor, compute_backward = (backward + recompute) / stages * rest.factor;
   const Passes head = head_seconds(work, share, rates);
   const double head_seconds_total = (head.forward + head.backward) * rest.factor;
@@ -305,21 +318,20 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     time.compute += gpu_optimizer_seconds(work, local, rates);
     time.pcie_exposed += local * fraction * 12 * 2 / links.pcie;
     if (plan.offload.optimizer == Place::kNvme) {
-      const double read = host && host->nvme ? host->nvme->read_gbs.value_or(5) : 5;
-      const double write = host && host->nvme ? host->nvme->write_gbs.value_or(0.9 * read) : 0.9 * read;
-      time.nvme_exposed += std::max(0.0, nvme_optimizer_seconds(work.trainable / nodes * fraction, read, write) - time.pcie_exposed);
+      const Drives drives = drives_of(host);
+      time.nvme_exposed +=
+          std::max(0.0, nvme_optimizer_seconds(work.trainable / nodes * fraction, drives.read_gbs, drives.write_gbs) - time.pcie_exposed);
     }
   } else {
     const double fraction = plan.offload.optimizer_fraction;
     const double on_node = (stage >= 1 ? work.trainable / nodes : work.trainable) * fraction;
     if (fraction < 1) time.compute += gpu_optimizer_seconds(work, local * (1 - fraction), rates);
-    const double ddr = host && host->ddr_gbs ? *host->ddr_gbs : default_ddr_gbs(device, rates.generation);
+    const double ddr = stated_or(host ? host->ddr_gbs : std::nullopt, default_ddr_gbs(device, rates.generation));
     const bool bound = flag(plan.deepspeed, "bind_cores_to_rank") || (host && host->core_binding.value_or(false));
     cpu = cpu_optimizer_seconds(work, on_node, gpus, bound, ddr, host);
     if (plan.offload.optimizer == Place::kNvme) {
-      const double read = host && host->nvme ? host->nvme->read_gbs.value_or(5) : 5;
-      const double write = host && host->nvme ? host->nvme->write_gbs.value_or(0.9 * read) : 0.9 * read;
-      nvme = nvme_optimizer_seconds(on_node, read, write);
+      const Drives drives = drives_of(host);
+      nvme = nvme_optimizer_seconds(on_node, drives.read_gbs, drives.write_gbs);
     }
     const double upload = on_node * 2 / (work.engine == Engine::kOther ? 1 : gpus) / links.pcie;
     const Zenflow zenflow = zenflow_of(plan);
@@ -347,8 +359,7 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     }
   }
   if (plan.offload.parameters == Place::kNvme && work.engine == Engine::kDeepspeed) {
-    const double read = host && host->nvme ? host->nvme->read_gbs.value_or(5) : 5;
-    time.nvme_exposed += work.parameters / nodes * 2 / (read * 1e9 * 0.85) * steps;
+    time.nvme_exposed += work.parameters / nodes * 2 / (drives_of(host).read_gbs * 1e9 * 0.85) * steps;
   }
   time.compute += kStepSeconds;
 
@@ -378,6 +389,8 @@ const char* name_of(Bound bound) {
 
 StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device, const pricing::Host* host,
                    const pricing::Interconnect* interconnect, const Calibration* calibration) {
+  if (!(work.sequence > 0))
+    throw Error("missing_key", "/job/sequence_length", "sequence_length is not stated", "state the tokens of a sequence");
   if (!device.is_cpu) return gpu_step(work, plan, device, host, interconnect);
   if (!calibration)
     throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");

@@ -256,6 +256,57 @@ TEST(Pipeline, BubbleShrinksWithMicroStepsAndInterleaving) {
   EXPECT_LT(c.time().communication_exposed / c.step(), 0.5 * few);
 }
 
+// No device, engine, layout or odd figure of a host may give anything but a finite time whose parts are not negative and sum to it.
+TEST(StepTime, EveryCombinationIsFinite) {
+  Case c = llama();
+  c.host.pcie_gbs = 0;
+  c.host.ddr_gbs = 0;
+  c.host.nvme = pricing::Nvme{.read_gbs = 0, .write_gbs = 0};
+  c.interconnect.node_gbs = 0;
+  c.interconnect.gpu_link_gbs = 0;
+  int count = 0;
+  for (const char* config : {"meta-llama__Meta-Llama-3-8B", "Qwen__Qwen3-30B-A3B", "deepseek-ai__DeepSeek-V3", "FacebookAI__roberta-base"}) {
+    c.model = model::load_model(kTruth + "/configs/" + config + ".json");
+    for (const char* engine : {"shardfit", "fsdp1", "fsdp2", "deepspeed", "ddp", "megatron", "other"})
+      for (const char* word : {"flash", "eager"})
+        for (const char* precision : {"fp32", "bf16-mixed", "bf16"}) {
+          c.job.framework.name = engine;
+          c.job.attention = word;
+          c.job.precision = job::Precision{.name = precision};
+          const auto work = prepare(c.job, c.model);
+          for (const auto& device : hardware::devices()) {
+            if (device.is_cpu) continue;
+            for (int stage : {0, 1, 2, 3})
+              for (job::Place place : {job::Place::kNone, job::Place::kCpu, job::Place::kNvme}) {
+                job::Plan plan = c.plan;
+                plan.nodes = 2;
+                plan.sharding.stage = stage;
+                plan.sharding.shard_degree = 4;
+                plan.expert_parallel = 2;
+                plan.tensor_parallel = 2;
+                plan.pipeline.degree = 2;
+                plan.offload.optimizer = plan.offload.parameters = plan.offload.gradients = plan.offload.activations = place;
+                plan.offload.schedule = stage == 2 ? "overlapped" : "serial";
+                const StepTime t = step_time(*work, plan, device, &c.host, &c.interconnect);
+                const double sum = t.compute + t.communication_exposed + t.pcie_exposed + t.cpu_optimizer + t.nvme_exposed + t.input;
+                ASSERT_TRUE(std::isfinite(t.step) && t.step > 0 && t.low > 0 && std::isfinite(t.high)) << config << engine << device.key << stage;
+                ASSERT_NEAR(sum, t.step, 1e-9 * t.step);
+                ASSERT_GE(std::min({t.compute, t.communication_exposed, t.pcie_exposed, t.cpu_optimizer, t.nvme_exposed, t.input}), 0)
+                    << config << " " << engine << " " << device.key << " stage " << stage;
+                ++count;
+              }
+          }
+        }
+  }
+  EXPECT_GT(count, 90000);
+}
+
+TEST(StepTime, WithoutASequenceItSaysSo) {
+  Case c = llama();
+  c.job.sequence_length = 0;
+  EXPECT_THROW(c.step(), Error);
+}
+
 TEST(Assumptions, AreSaid) {
   Case c = llama();
   c.job.attention.reset();
