@@ -73,7 +73,7 @@ accounting='AccountingStorageType=accounting_storage/none'
 
 cpus=$(nproc)
 memory=$(awk '/^MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
-arena=$(awk -v m="$memory" 'BEGIN {a = int(m / 1024 / 4); print a < 1 ? 1 : a > 2 ? 2 : a}')  # of each of a node's two CPU ranks: small, so that sharding decides
+arena=$(awk -v m="$memory" 'BEGIN {a = int(m / 1024 / 4); a = a < 1 ? 1 : a; print (a > 2) ? 2 : a}')  # of each of a node's two CPU ranks: small, so that sharding decides
 fill() {
   sed -e "s|@SHARDFIT@|$shardfit|" -e "s|@PLUGSTACK@|$plugstack|" -e "s|@ACCOUNTING@|$accounting|" -e "s|@PLUGINDIR@|$plugindir|" \
       -e "s|@DIR@|$D|g" -e "s|@HOST@|$(hostname -s)|g" -e "s|@CPUS@|$cpus|g" -e "s|@MEMORY@|$memory|g" -e "s|@ARENA@|$arena|g" -e "s|@TODAY@|$(date -u +%F)|g" \
