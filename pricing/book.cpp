@@ -85,8 +85,13 @@ void write_row(Statement& s, const PriceRow& r, const std::string& imported_at) 
 
 std::string insert_sql() { return std::string("INSERT INTO prices (key, ") + kColumns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"; }
 
+const std::vector<FeedRow>& parsed_snapshot() {
+  static const std::vector<FeedRow> rows = read_feed_file(embedded::prices_snapshot_csv(), "shipped snapshot", "snapshot");
+  return rows;
+}
+
 std::vector<PriceRow> judged_snapshot(const GpuTypes* types) {
-  auto rows = read_feed_file(embedded::prices_snapshot_csv(), "shipped snapshot", "snapshot");
+  auto rows = parsed_snapshot();
   JudgeOptions o;
   o.types = types;
   o.check_age = false;
@@ -132,7 +137,7 @@ std::string key_of(const PriceRow& r) {
 
 std::vector<PriceRow> snapshot_rows() {
   std::vector<PriceRow> out;
-  for (auto& f : read_feed_file(embedded::prices_snapshot_csv(), "shipped snapshot", "snapshot")) out.push_back(std::move(f.row));
+  for (const auto& f : parsed_snapshot()) out.push_back(f.row);
   return out;
 }
 

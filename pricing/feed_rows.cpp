@@ -19,20 +19,25 @@ namespace {
 
 bool blank(const std::string& text) { return text.empty() || text == "nan" || text == "NaN" || text == "None" || text == "null"; }
 
+// The columns of one row, from a JSON object or from a line of CSV.
 class Cells {
  public:
-  Cells(const Json& object, FeedRow& out) : object_(object), out_(out) {}
+  Cells(const Json& object, FeedRow& out) : object_(&object), out_(out) {}
+  Cells(const std::vector<std::string>& header, const std::vector<std::string>& cells, FeedRow& out) : header_(&header), cells_(&cells), out_(out) {}
 
-  const Json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  bool has_column(const char* key) const { return object_.contains(key); }
+  bool has_column(std::string_view key) const { return object_ ? object_->contains(std::string(key)) : std::find(header_->begin(), header_->end(), key) != header_->end(); }
 
   std::string text(const char* key) const {
-    const Json* v = find(key);
-    if (!v) return "";
-    const std::string t = v->is_string() ? trim(v->get<std::string>()) : v->dump();
+    std::string t;
+    if (object_) {
+      const auto v = object_->find(key);
+      if (v == object_->end() || v->is_null()) return "";
+      t = v->is_string() ? trim(v->get_ref<const std::string&>()) : v->dump();
+    } else {
+      const auto at = std::find(header_->begin(), header_->end(), key);
+      if (at == header_->end()) return "";
+      t = trim((*cells_)[static_cast<size_t>(at - header_->begin())]);
+    }
     return blank(t) ? "" : t;
   }
 
@@ -52,7 +57,8 @@ class Cells {
   }
 
  private:
-  const Json& object_;
+  const Json* object_ = nullptr;
+  const std::vector<std::string>*header_ = nullptr, *cells_ = nullptr;
   FeedRow& out_;
 };
 
@@ -85,8 +91,7 @@ void read_skypilot(const Cells& c, FeedRow& f, const std::string& feed) {
   r.as_of = c.text("AsOf");
   f.currency_column = c.has_column("Currency");
   r.currency = f.currency_column ? c.text("Currency") : "USD";
-  if (const Json* info = c.find("GpuInfo")) {
-    const std::string text = info->is_string() ? info->get<std::string>() : info->dump();
+  if (const std::string text = c.text("GpuInfo"); !text.empty()) {
     f.one_memory_mib = after(text, "SizeInMiB");
     f.total_memory_mib = after(text, "TotalGpuMemoryInMiB");
     if (f.one_memory_mib == 0.0) f.one_memory_mib.reset(), f.zeros.push_back("GpuInfo.SizeInMiB");
@@ -142,10 +147,23 @@ void read_book_columns(const Cells& c, FeedRow& f) {
   r.note = c.text("note");
 }
 
-Json object_of(const std::vector<std::string>& header, const std::vector<std::string>& cells) {
-  Json row = Json::object();
-  for (size_t i = 0; i < header.size(); ++i) row[header[i]] = cells[i];
-  return row;
+// Fills a row from its columns, whichever feed's they are.
+void read_columns(FeedRow& f, const Cells& c, const std::string& where) {
+  if (c.has_column("AcceleratorName") || c.has_column("InstanceType")) {
+    if (f.feed.empty()) throw Error("unknown_feed", where, "the rows do not say who sells", "name the feed: --feed skypilot-aws");
+    read_skypilot(c, f, f.feed);
+  } else if (c.has_column("instance_name") && c.has_column("location")) {
+    read_gpuhunt(c, f);
+    if (f.feed.empty()) f.feed = "gpuhunt";
+  } else if (c.has_column("instance_sku") || c.has_column("on_demand_per_hour")) {
+    read_book_columns(c, f);
+    if (f.feed.empty()) f.feed = "snapshot";
+  } else {
+    throw Error("unknown_feed", where, "the columns are those of no feed that is known" + (f.feed.empty() ? "" : " (\"" + f.feed + "\")"),
+                "known: the price book's own columns (provider, instance_sku, gpu_type, ...), SkyPilot catalogues (--feed skypilot-aws), gpuhunt");
+  }
+  if (f.row.country.empty())
+    if (const auto country = regions::country_of_region(f.row.provider, f.row.region)) f.row.country = *country;
 }
 
 // JSON lines: the first character is '{' and a line ends its object.
@@ -163,22 +181,7 @@ FeedRow read_feed_row(const std::string& feed, const nlohmann::json& cells, cons
   FeedRow f;
   f.feed = feed;
   f.raw = cells.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const Cells c(cells, f);
-  if (c.has_column("AcceleratorName") || c.has_column("InstanceType")) {
-    if (feed.empty()) throw Error("unknown_feed", where, "the rows do not say who sells", "name the feed: --feed skypilot-aws");
-    read_skypilot(c, f, feed);
-  } else if (c.has_column("instance_name") && c.has_column("location")) {
-    read_gpuhunt(c, f);
-    if (f.feed.empty()) f.feed = "gpuhunt";
-  } else if (c.has_column("instance_sku") || c.has_column("on_demand_per_hour")) {
-    read_book_columns(c, f);
-    if (f.feed.empty()) f.feed = "snapshot";
-  } else {
-    throw Error("unknown_feed", where, "the columns are those of no feed that is known" + (feed.empty() ? "" : " (\"" + feed + "\")"),
-                "known: the price book's own columns (provider, instance_sku, gpu_type, ...), SkyPilot catalogues (--feed skypilot-aws), gpuhunt");
-  }
-  if (f.row.country.empty())
-    if (const auto country = regions::country_of_region(f.row.provider, f.row.region)) f.row.country = *country;
+  read_columns(f, Cells(cells, f), where);
   return f;
 }
 
@@ -236,7 +239,10 @@ std::vector<FeedRow> read_feed_file(std::string_view text, const std::string& fi
         const std::string where = "line " + std::to_string(csv.line());
         if (cells.size() != header.size())
           throw Error("bad_csv", where, std::to_string(cells.size()) + " cells under " + std::to_string(header.size()) + " column names", "quote cells that hold a comma");
-        out.push_back(read_feed_row(feed, object_of(header, cells), where));
+        FeedRow& f = out.emplace_back();
+        f.feed = feed;
+        f.raw = join(cells, "\x1f");
+        read_columns(f, Cells(header, cells, f), where);
       }
     }
   } catch (Error& e) {
