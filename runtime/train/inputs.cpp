@@ -155,7 +155,16 @@ Inputs read_inputs(const Options& options, int ranks) {
   }
   job::check_plan_against_job(job, plan);
   if (job.global_batch_sequences == 0) job.global_batch_sequences = plan.micro_batch * plan.gradient_accumulation * plan.data_parallel();
-  inputs.step = schedule::build_step(inputs.model, job, plan);
+  try {
+    inputs.step = schedule::build_step(inputs.model, job, plan);
+  } catch (Error& error) {  // the schedule knows keys, not files
+    const bool of_plan = error.where.starts_with("/plan"), of_job = error.where.starts_with("/job");
+    if (!of_plan && !of_job) throw;
+    Error named(error.code, error.where.substr(of_plan ? 5 : 4), error.message, error.remedy, error.exit_status);
+    const auto& file = of_plan ? plan_file : options.job;
+    if (!file.empty()) named.in_file(file);
+    throw named;
+  }
   for (const auto& warning : job.warnings) inputs.notes.push_back(warning);
   for (const auto& warning : plan.warnings) inputs.notes.push_back(warning);
   return inputs;

@@ -13,6 +13,7 @@
 #include "regions/base/files.hpp"
 #include "regions/base/json.hpp"
 #include "regions/base/text.hpp"
+#include "runtime/checkpoint/complete.hpp"
 #include "runtime/device/meter.hpp"
 #include "runtime/train/learning_rate.hpp"
 #include "runtime/train/signals.hpp"
@@ -102,23 +103,40 @@ std::int64_t Run::total_steps() const {
 }
 
 std::optional<std::string> Run::checkpoint_to_resume() const {
-  std::string found;
+  std::vector<std::string> candidates;  // newest first
   if (first_rank() && options_.resume != "never") {
     try {
       if (options_.resume != "auto") {
-        found = checkpoint::resolve(options_.resume).string();
-      } else if (const auto latest = checkpoint::find_latest(output_)) {
-        found = latest->path.string();
-        for (const auto& skipped : latest->skipped) progress_->note("passed over " + skipped);
+        candidates.push_back(checkpoint::resolve(options_.resume).string());
+      } else {
+        const auto found = checkpoint::list_complete(output_);
+        for (const auto& one : found.complete) candidates.push_back(one.path.string());
+        for (const auto& broken : found.broken) progress_->note("passed over " + broken);
+        if (candidates.empty() && !found.broken.empty())
+          throw Error("checkpoint_corrupt", "", fmt::format("no checkpoint in {} is complete", checkpoint::checkpoints_folder(output_).string()),
+                      "restore one, or start anew with --resume never", kExitFailed);
       }
     } catch (const Error& error) {
       world_.announce_failure(error.what(), error.exit_status);
       throw;
     }
   }
-  found = world_.share(found);
-  if (found.empty()) return std::nullopt;
-  return found;
+  candidates = split(world_.share(join(candidates, "\n")), '\n');
+  std::erase(candidates, "");
+  if (candidates.empty()) return std::nullopt;
+  for (const auto& candidate : candidates) {
+    std::optional<Error> failure;
+    try {
+      checkpoint::verify(candidate, collective_.rank(), collective_.ranks());
+    } catch (const Error& error) {
+      failure = error;
+    }
+    const double worst = collective_.largest(failure ? 1 + collective_.rank() : 0);
+    if (worst == 0) return candidate;
+    if (options_.resume != "auto" && failure) throw *failure;
+    progress_->note(fmt::format("passed over {}: {}", candidate, failure ? failure->what() : fmt::format("rank {} found damage", static_cast<int>(worst) - 1)));
+  }
+  throw Error("checkpoint_corrupt", "", "every checkpoint to resume from is damaged", "restore one, or start anew with --resume never", kExitFailed);
 }
 
 void Run::start_weights() {
@@ -129,7 +147,6 @@ void Run::start_weights() {
     const auto training = nlohmann::json::parse(saved.training_json());
     if (training.value("data_hash", dataset_->content_hash()) != dataset_->content_hash())
       throw Error("resume_mismatch", "/data/train", "the files are not those that the checkpoint was trained on", "restore them, or start anew with --resume never");
-    checkpoint::verify(*folder, collective_.rank(), collective_.ranks());
     const auto fresh = engine_->restore(saved, true);
     if (!fresh.empty()) progress_->note(fmt::format("{} parameters had no optimizer states: they start at zero", fresh.size()));
     done_ = last_saved_ = saved.step();
