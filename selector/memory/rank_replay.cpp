@@ -55,6 +55,7 @@ class RankReplay {
       for (auto h : held) t_.drop(h);
       optimizer_step(step);
     }
+    save();
     StageResult r;
     r.allocated_peak = t_.allocated_peak();
     r.reserved_peak = t_.reserved_peak();
@@ -106,6 +107,9 @@ class RankReplay {
   bool holds_embedding() const { return layout_.first || (layout_.last && (s_.model.tied_embeddings || layout_.predictions > 0)); }
   bool whole_units() const { return s_.stage == 3 && s_.engine != Engine::kMegatron; }
 
+  // Blocks a gather unit (schedule.unit).
+  std::size_t group() const { return static_cast<std::size_t>(std::max<std::int64_t>(1, s_.unit_blocks)); }
+
   void load() {
     t_.enter(Phase::kLoad);
     GatherUnit all;
@@ -153,10 +157,9 @@ class RankReplay {
     const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_));
     if (s_.master_bytes > 0 && all.trained > 0 && here > 0) t_.make(scaled(trained_mine_, s_.master_bytes * here), Term::kMaster);
     sharder_->allocate_fixed(all);
-    for (auto b : order_) {
-      GatherUnit g;
-      g.add(unit(b));
-      sharder_->units.push_back(g);
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      if (k % group() == 0) sharder_->units.emplace_back();
+      sharder_->units.back().add(unit(order_[k]));
     }
     if (!layout_.active.empty() && s_.engine == Engine::kFsdp2 && s_.stage == 3) {
       // stages of a pipeline do not reshard and keep unsharded gradients: so do the chunks that are not replayed
@@ -259,7 +262,7 @@ class RankReplay {
         x = t_.make(s_.micro_batch * s_.decoder_sequence * s_.model.hidden * s_.residual_bytes, Term::kActivations);
       }
       const auto& g = tape(block);
-      sharder_->before_forward(k);
+      if (k % group() == 0) sharder_->before_forward(k / group());
       if (s_.autocast_cache) casts_.push_back(t_.make(unit(block).matrices * s_.compute_bytes, Term::kCasts));
       const Mode mode = mode_of(s_, block);
       TapeRunner::Forward how;
@@ -274,7 +277,7 @@ class RankReplay {
       if (mode != Mode::kKeep) inputs_[k] = s_.offload_activations ? t_.make(512, Term::kActivations) : t_.share(x);
       t_.drop(x);
       x = y;
-      sharder_->after_forward(k);
+      if ((k + 1) % group() == 0 || k + 1 == order_.size()) sharder_->after_forward(k / group());
       if (t_.tracing()) t_.mark(fmt::format("block {} forward", block));
     }
     last_hidden_ = x;
@@ -339,7 +342,7 @@ class RankReplay {
         t_.drop(encoder_output_);
         encoder_output_ = kNone;
       }
-      sharder_->before_backward(k);
+      if ((k + 1) % group() == 0 || k + 1 == order_.size()) sharder_->before_backward(k / group());
       if (gx < 0) gx = t_.make(g.bytes(g.output), Term::kActivationGradients);
       Saved recomputed;
       Saved* saved = &saved_[k];
@@ -367,7 +370,6 @@ class RankReplay {
         if (retains) retained_.push_back(t_.share(input));
         t_.drop(input);
       }
-      weights.clear();
       gx = replayed_[k] ? run_.backward(g, *saved, gx, weights) : run_.backward_kept_only(g, *saved, gx, weights);
       if (retains && gx >= 0) {
         if (replayed_[k]) {
@@ -378,7 +380,7 @@ class RankReplay {
         }
       }
       for (int t : g.context) new_context_.push_back(t_.make(g.bytes(t), Term::kActivations));
-      sharder_->after_backward(k, weights);
+      if (k % group() == 0) sharder_->after_backward(k / group(), weights);
       if (t_.tracing()) t_.mark(fmt::format("block {} backward", block));
     }
     t_.drop(gx);
@@ -411,6 +413,17 @@ class RankReplay {
     return false;
   }
 
+  // A full state dict is gathered unit by unit on rank 0 and moved to the host (FSDP FULL_STATE_DICT with offload, DeepSpeed's
+  // consolidated 16-bit weights).
+  void save() {
+    if (!whole_units() || s_.shard <= 1 || s_.engine == Engine::kOwn) return;
+    t_.enter(Phase::kSave);
+    std::int64_t most = scaled(root_.elements, s_.parameter_bytes);
+    for (const auto& u : sharder_->units) most = std::max(most, scaled(u.elements, s_.parameter_bytes));
+    t_.drop(t_.make(most, Term::kGathered));
+    t_.mark("save");
+  }
+
   template <class F>
   void each_unit(F&& f) {
     for (auto b : layout_.blocks) f(unit(b));
@@ -424,8 +437,7 @@ class RankReplay {
       if (step == 1 && s_.states_on_device) {
         // one tensor a parameter and state, as torch makes them in the first step: they fill the holes that activations left
         each_unit([&](const UnitSizes& u) {
-          for (auto n : u.trained_tensors)
-            for (int i = 0; i < s_.states; ++i) t_.make(scaled(n, s_.state_bytes), Term::kOptimizerStates);
+          for (auto n : u.state_tensors) t_.make(scaled(n, s_.state_bytes), Term::kOptimizerStates);
         });
       }
       if (step == 1 && s_.offload_optimizer)           // the part of the states that is not offloaded
@@ -464,6 +476,11 @@ class RankReplay {
         for (auto n : u.trained_tensors) tensor = std::max(tensor, n);
       });
       made.push_back(t_.make(scaled(s_.engine == Engine::kFsdp1 ? std::max(most, root) : tensor, 2 * s_.state_bytes), Term::kOptimizerTemporaries));
+    }
+    if (s_.job.optimizer.name == "muon") {           // Newton-Schulz on one matrix: three 16-bit copies of it
+      std::int64_t matrix = 0;
+      each_unit([&](const UnitSizes& u) { matrix = std::max(matrix, u.largest); });
+      made.push_back(t_.make(3 * matrix * 2, Term::kOptimizerTemporaries));
     }
     if (s_.master_bytes > 0 && s_.engine == Engine::kZero) {
       // stage3.py _prepare_fp32_grad_for_sub_group, stage_1_and_2.py step: gradients are flattened in their own format, then cast

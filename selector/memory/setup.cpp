@@ -165,6 +165,10 @@ void set_optimizer(Setup& s) {
   const auto& o = s.job.optimizer;
   const bool low_bit = o.states && (*o.states == DType::kInt8 || *o.states == DType::kInt4);
   if (o.name == "sgd" || o.name == "lion" || o.name == "muon") s.states = 1;
+  if (o.name == "galore_adamw") {
+    s.galore_rank = std::max<std::int64_t>(1, s.model.hidden / 4);
+    s.assumed.push_back(fmt::format("GaLore rank {} (a quarter of the hidden size, as in its paper)", s.galore_rank));
+  }
   s.in_backward = o.in_backward;
   if (o.states) {
     s.state_bytes = job::bytes_of(*o.states);

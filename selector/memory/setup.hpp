@@ -74,6 +74,7 @@ struct Setup {
   enum class Step : std::uint8_t { kFused, kForeach, kSingle, kCpu } step = Step::kFused;
   int states = 2;                       // tensors a parameter
   double state_bytes = 4;               // an element of one of them, with its scales
+  std::int64_t galore_rank = 0;
   bool states_on_device = true;
   bool in_backward = false;
   bool low_bit_step = false;            // torchao's 8- and 4-bit optimizers

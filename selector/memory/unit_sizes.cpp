@@ -22,6 +22,31 @@ std::int64_t shard_of(const Setup& s, std::int64_t elements, std::int64_t rows, 
   return divide_up(elements, ranks);
 }
 
+// Adafactor keeps a row and a column of a matrix (adafactor.py, without first moment); GaLore keeps both moments of the gradient
+// projected to rank r and the projection (galore_torch/adamw.py).
+void add_states(const Setup& s, const std::vector<std::int64_t>& shape, std::int64_t whole, std::int64_t kept, std::vector<std::int64_t>& states) {
+  const std::string& name = s.job.optimizer.name;
+  const double share = whole > 0 ? static_cast<double>(kept) / static_cast<double>(whole) : 1;
+  const auto part = [share](std::int64_t n) { return static_cast<std::int64_t>(std::ceil(static_cast<double>(n) * share)); };
+  if (shape.size() == 2 && name == "adafactor") {
+    states.push_back(part(shape[0]));
+    states.push_back(part(shape[1]));
+    return;
+  }
+  if (shape.size() == 2 && name == "galore_adamw") {
+    const std::int64_t small = std::min(shape[0], shape[1]), large = std::max(shape[0], shape[1]), r = std::max<std::int64_t>(1, s.galore_rank);
+    if (small > r) {
+      for (std::int64_t n : {r * large, r * large, r * small}) states.push_back(part(n));
+      return;
+    }
+  }
+  if (name == "adafactor") {
+    states.push_back(kept);
+    return;
+  }
+  for (int i = 0; i < s.states; ++i) states.push_back(kept);
+}
+
 }  // namespace
 
 UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
@@ -81,6 +106,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
       u.largest = std::max(u.largest, e);
       const std::int64_t kept = s.stage >= 1 ? (flat ? divide_up(e, ranks) : mine) : e;
       u.trained_tensors.push_back(kept);
+      add_states(s, p.shape, e, kept, u.state_tensors);
       u.trained_shard += kept;
     }
   }
@@ -106,6 +132,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
       u.adapters += n;
       u.whole_trainable += n;
       u.trained_tensors.push_back(s.stage >= 1 ? divide_up(n, s.shard) : n);
+      add_states(s, {}, n, u.trained_tensors.back(), u.state_tensors);
       u.trained_shard += u.trained_tensors.back();
       rest += static_cast<double>(n) * s.adapters.bytes;
       gather += static_cast<double>(n) * s.adapters.bytes;

@@ -29,6 +29,7 @@ struct UnitSizes {
   std::int64_t persistent = 0;           // ZeRO-3: elements that stay whole because they are small
   std::int64_t largest = 0;              // elements of the largest trained tensor
   std::vector<std::int64_t> trained_tensors;  // elements of each trained tensor as this rank keeps it
+  std::vector<std::int64_t> state_tensors;    // elements of each optimizer state of them
 };
 
 // `block` is a block of the model, its embedding or its head.
