@@ -78,8 +78,8 @@ std::vector<Gres> parse_gpu_tres(std::string_view text) {
 Attempt parse_spool_line(std::string_view line, const std::string& where) {
   Json j;
   try {
-    j = Json::parse(line);
-  } catch (const Json::parse_error&) {
+    j = parse_json(line);
+  } catch (const Error&) {
     throw Error("bad_json", where, "the line is not JSON");
   }
   if (!j.is_object()) throw Error("wrong_type", where, "an object is needed, not " + brief(j));

@@ -199,8 +199,8 @@ std::vector<FeedRow> read_feed_file(std::string_view text, const std::string& fi
         const std::string where = "line " + std::to_string(number);
         Json j;
         try {
-          j = Json::parse(line);
-        } catch (const Json::parse_error&) {
+          j = parse_json(line);
+        } catch (const Error&) {
           throw Error("bad_json", where, "the line is not JSON", "one JSON object a line");
         }
         if (!j.is_object()) throw Error("wrong_type", where, "an object is needed, not " + brief(j));

@@ -82,7 +82,7 @@ int offers_command(const Arguments& arguments) {
       note["offer"] = n.gives_offer;
       out["notes"].push_back(note);
     }
-    const std::string text = out.dump(2) + "\n";
+    const std::string text = out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
     return kExitDone;
   }

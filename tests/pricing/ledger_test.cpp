@@ -230,9 +230,9 @@ TEST(Spool, TornAndBrokenLines) {
   const std::string good = line().dump();
   EXPECT_EQ(read_spool(good + "\n" + good.substr(0, 40), read).size(), 1u) << "the last line is still being written";
   EXPECT_TRUE(read.unreadable.empty());
-  const auto rest = read_spool("{\"v\":2,\"job_id\":1}\nnot json\n[]\n{\"v\":1}\n\n" + good + "\n", read);
+  const auto rest = read_spool("{\"v\":2,\"job_id\":1}\nnot json\n[]\n{\"v\":1}\n\n{\"v\":1,\"job_id\":1e999}\n" + std::string(100000, '[') + "\n" + good + "\n", read);
   EXPECT_EQ(rest.size(), 1u);
-  EXPECT_EQ(read.unreadable.size(), 4u);
+  EXPECT_EQ(read.unreadable.size(), 6u);
 }
 
 TEST(Spool, StatesAndIds) {
