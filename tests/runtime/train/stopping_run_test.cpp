@@ -179,6 +179,32 @@ TEST_F(Stopping, RanksWithDifferentJobsDoNotStart) {
   EXPECT_TRUE(steps("out").empty());
 }
 
+TEST_F(Stopping, DamagedCheckpointsArePassedOverAndNamed) {
+  Json job = golden_job("mistral", 9);
+  job["train"]["save_at"] = {3, 6};
+  const auto whole = train(job, 2, "out");
+  const auto damage = [&](const std::string& step) {
+    const auto file = folder_ / "out/checkpoints" / step / "rank-00001-of-00002.safetensors";
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(std::filesystem::file_size(file) - 5));
+    bytes.put('\x7f');
+  };
+  damage("step-00000009");
+  EXPECT_EQ(run({"verify", output()}).status, 1);
+  const Result resumed = run({write_job(job), "--ranks", "2", "--output", output()});
+  EXPECT_EQ(resumed.status, 0) << resumed.text;
+  EXPECT_NE(resumed.text.find("passed over"), std::string::npos) << resumed.text;
+  EXPECT_EQ(events("out", "resume").back().at("step"), 6);
+  expect_same(steps("out"), whole);
+  EXPECT_EQ(run({"verify", output()}).status, 0);
+  damage("step-00000003");
+  EXPECT_EQ(run({write_job(job), "--ranks", "2", "--output", output("other"), "--resume", output() + "/checkpoints/step-00000003"}).status, 1);
+  for (const char* step : {"step-00000006", "step-00000009"}) damage(step);
+  const Result none = run({write_job(job), "--ranks", "2", "--output", output()});
+  EXPECT_EQ(none.status, 1) << none.text;
+  EXPECT_NE(none.text.find("--resume never"), std::string::npos) << none.text;
+}
+
 TEST_F(Stopping, WhatMayNotChangeIsNamed) {
   Json job = golden_job("llama_tied", 4);
   job["train"]["save_steps"] = 2;
