@@ -4,9 +4,11 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "regions/base/error.hpp"
 #include "selector/hardware/device.hpp"
+#include "selector/memory/terms.hpp"
 #include "selector/model/model.hpp"
 #include "selector/search/bounds.hpp"
 #include "selector/search/candidates.hpp"
@@ -16,6 +18,7 @@ namespace shardfit::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kFrontStep = 0.98;  // a point of the Pareto front is at least 2 % faster than the one before
 
 // A plan that several offers share, with its memory once it is known.
 struct Entry {
@@ -30,8 +33,19 @@ struct Entry {
 struct Family {
   std::vector<int> entries;
   std::int64_t no_from = std::numeric_limits<std::int64_t>::max();  // smallest micro batch known not to fit
-  int frugal = -1;                       // the same layout under full checkpointing: where that does not fit, this does not
 };
+
+struct PlanSet;
+
+// What one replay tells of its relatives. The moment of its peak comes in every run of the same layout: there the sharded terms are as
+// large as the shards are few, the activations as large as the micro batch, the rest stays. So the sum is a lower bound of the
+// relative's peak.
+struct Lesson {
+  const PlanSet* from = nullptr;
+  double fixed = 0, sharded = 0, scaling = 0;  // bytes; times shards; a sequence of the micro batch
+};
+
+using LayoutKey = std::tuple<int, int, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
 
 struct PlanSet {
   const hardware::Device* device = nullptr;
@@ -66,13 +80,31 @@ void link_families(PlanSet& set) {
     entry.family = static_cast<int>(set.families.size()) - 1;
     set.families.back().entries.push_back(i);
   }
-  for (size_t f = 0; f < set.families.size(); ++f) {
-    const auto& mine = set.entries[static_cast<size_t>(set.families[f].entries.front())].plan;
-    for (size_t g = f + 1; g < set.families.size() && g < f + 3; ++g) {
-      const auto& other = set.entries[static_cast<size_t>(set.families[g].entries.front())].plan;
-      if (other.checkpointing.kind == "full" && same_layout(mine, other)) set.families[f].frugal = static_cast<int>(g);
-    }
+}
+
+// Layouts that differ in size and micro batch alone share a key; so do GPUs whose kernels keep the same tensors (one generation).
+LayoutKey layout_key(const job::Plan& p, const hardware::Device& device) {
+  return {p.sharding.stage,   static_cast<int>(p.sharding.reshard_after_forward),  p.sharding.stage > 0 && p.sharding.replicate_degree > 1, p.tensor_parallel, p.pipeline.degree, p.expert_parallel,
+          static_cast<int>(p.offload.parameters), static_cast<int>(p.offload.gradients), static_cast<int>(p.offload.optimizer), static_cast<int>(p.offload.activations), p.checkpointing.kind,
+          device.is_cpu ? -1 : static_cast<int>(device.compute_capability_number())};
+}
+
+double shards_of(const job::Plan& p) { return static_cast<double>(p.sharding.shard_degree); }
+
+Lesson lesson_of(const PlanSet& set, const job::Plan& plan, const memory::Result& r) {
+  Lesson l{.from = &set};
+  const int stage = plan.sharding.stage;
+  for (const auto& term : r.memory.terms) {
+    const double bytes = static_cast<double>(term.bytes);
+    const auto is = [&](memory::Term t) { return term.name == memory::name_of(t); };
+    using memory::Term;
+    const bool sharded = (stage >= 1 && (is(Term::kOptimizerStates) || is(Term::kMaster))) || (stage >= 2 && is(Term::kGradients)) || (stage == 3 && is(Term::kParameters));
+    if (sharded) l.sharded += bytes * shards_of(plan);
+    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kLogits) || is(Term::kRecomputed))
+      l.scaling += bytes / static_cast<double>(plan.micro_batch);
+    else if (term.name != "cached by the allocator") l.fixed += bytes;
   }
+  return l;
 }
 
 class Searcher {
@@ -213,7 +245,7 @@ class Searcher {
     auto& result = out_.offers[cell.choice];
     const bool inside = within(cell);
     const bool outside = choices_[cell.choice].outside;
-    const bool for_best = inside && !outside && !result.best, for_front = inside && !outside && cell.seconds < front_seconds, for_cheapest = !result.cheapest;
+    const bool for_best = inside && !outside && !result.best, for_front = inside && !outside && cell.seconds < kFrontStep * front_seconds, for_cheapest = !result.cheapest;
     if (!limits_.exhaustive && !for_best && !for_front && !for_cheapest) return;
     const memory::Result* memory = replay(cell);
     if (!memory) return;
@@ -263,10 +295,14 @@ class Searcher {
   const memory::Result* replay(const Cell& cell) {
     Entry& entry = *cell.entry;
     PlanSet& set = *cell.set;
-    if (!limits_.exhaustive && entry.family >= 0) {
-      Family& family = set.families[static_cast<size_t>(entry.family)];
-      if (family.frugal >= 0 && !fits_at_all(set, set.families[static_cast<size_t>(family.frugal)])) return nullptr;
-      if (!fits_at_all(set, family) || entry.plan.micro_batch >= family.no_from) return nullptr;
+    if (!limits_.exhaustive && entry.family >= 0 && !entry.memory) {
+      if (entry.plan.micro_batch >= set.families[static_cast<size_t>(entry.family)].no_from) return nullptr;
+      const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
+      if (lesson.from && set.capacity > 0) {
+        const double least = lesson.fixed + lesson.sharded / shards_of(entry.plan) + lesson.scaling * static_cast<double>(entry.plan.micro_batch);
+        // Rounding apart the bound is exact on its own device and size; workspaces, contexts and kernels differ on others.
+        if (least * (lesson.from == &set ? 0.98 : 0.85) > set.capacity) return nullptr;
+      }
     }
     const memory::Result* bare = judge(set, entry);
     if (!bare) return nullptr;
@@ -276,14 +312,6 @@ class Searcher {
     ++out_.replays;
     with_host_ = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &host});
     return &with_host_;
-  }
-
-  // False when not even the family's smallest micro batch fits.
-  bool fits_at_all(PlanSet& set, Family& family) {
-    Entry& smallest = set.entries[static_cast<size_t>(family.entries.front())];
-    if (family.no_from <= smallest.plan.micro_batch) return false;
-    const memory::Result* r = judge(set, smallest);
-    return r && r->fits != "no";
   }
 
   // Judged without a host, once per (plan, device).
@@ -297,9 +325,10 @@ class Searcher {
         entry.refused = e;
         return nullptr;
       }
-      if (entry.memory->fits == "no" && entry.family >= 0) {
+      if (entry.family >= 0) {
+        lessons_[layout_key(entry.plan, *set.device)] = lesson_of(set, entry.plan, *entry.memory);
         auto& family = set.families[static_cast<size_t>(entry.family)];
-        family.no_from = std::min(family.no_from, entry.plan.micro_batch);
+        if (entry.memory->fits == "no") family.no_from = std::min(family.no_from, entry.plan.micro_batch);
       }
     }
     return &*entry.memory;
@@ -362,7 +391,7 @@ class Searcher {
     for (auto it = sizes.rbegin(); it != sizes.rend(); ++it) {
       PlanSet& set = plan_set(choice, it->first, it->second);
       for (const auto& family : set.families)
-        if (family.frugal < 0) consider(set, set.entries[static_cast<size_t>(family.entries.front())]);
+        if (const auto& smallest = set.entries[static_cast<size_t>(family.entries.front())]; smallest.plan.checkpointing.kind == "full") consider(set, set.entries[static_cast<size_t>(family.entries.front())]);
       if (result.least_memory) break;  // the largest size that has a plan at all
     }
   }
@@ -379,6 +408,7 @@ class Searcher {
   std::vector<std::unique_ptr<PlanSet>> listed_;
   std::map<std::uint32_t, std::optional<std::pair<double, double>>> lines_;
   std::vector<Cell> cells_;
+  std::map<LayoutKey, Lesson> lessons_;
   memory::Result with_host_;
   Outcome out_;
 };
