@@ -54,7 +54,8 @@ void print_table(const calibrate::Machine& machine, const std::vector<BusyRates>
   if (!folder.empty()) std::printf("stored in %s\n", folder.c_str());
   const auto worst = std::max_element(list.begin(), list.end(), [](const BusyRates& a, const BusyRates& b) { return a.disturbed < b.disturbed; });
   if (worst != list.end() && worst->disturbed > 0.1)
-    std::printf("note: other programs took %.0f %% of the processors meanwhile; a run beside them takes longer than predicted\n", 100 * worst->disturbed);
+    std::printf("note: other programs took %.0f %% of the processors meanwhile, and predictions reckon with them; calibrate again when they have gone\n",
+                100 * worst->disturbed);
 }
 
 std::string store(const calibrate::Machine& machine, const std::vector<BusyRates>& list, const std::string& site_state_dir) {

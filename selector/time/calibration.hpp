@@ -43,7 +43,9 @@ struct BusyRates {
   std::string type = "fp32";    // of weights and activations: fp32 | bf16
   std::string as_of, software;  // RFC 3339; version of shardfit-train
   bool quick = true;
-  double disturbed = 0;         // share of the processor that other programs took meanwhile
+  // Share of the processor that other programs took meanwhile. The rates below are processor time, free of it; 0 for several threads,
+  // whose rates are wall time.
+  double disturbed = 0;
 
   std::vector<GemmSample> gemms;
   std::vector<AttentionSample> attention;

@@ -11,6 +11,7 @@ namespace {
 
 // Spread of log(step) with rates measured for just these ranks and threads, and without (judgement from runs on two machines).
 constexpr double kExactSigma = 0.08, kNearSigma = 0.20, kNetworkSigma = 0.25;
+constexpr double kMostDisturbed = 0.95;
 // Ranks on several hosts whose network nobody stated: 10 Gb/s.
 constexpr double kNodeBytesPerSecond = 1.25e9;
 
@@ -159,10 +160,13 @@ StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& ca
   if (!rates)
     throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
   const CpuParts parts = cpu_parts(work, plan, *rates, interconnect);
+  // The rates are processor time. What other programs took while they were measured, they are taken to take again; the range reaches
+  // down to an idle machine.
+  const double load = 1 / (1 - std::min(rates->disturbed, kMostDisturbed));
   StepTime time;
-  time.compute = rates->compute_factor * parts.compute + rates->update_factor * parts.update;
-  time.communication_exposed = rates->communication_factor * parts.communication;
-  time.sigma = exact ? kExactSigma : kNearSigma;
+  time.compute = load * (rates->compute_factor * parts.compute + rates->update_factor * parts.update);
+  time.communication_exposed = load * rates->communication_factor * parts.communication;
+  time.sigma = std::hypot(exact ? kExactSigma : kNearSigma, 0.5 * std::log(load));
   if (plan.nodes > 1) time.sigma = std::hypot(time.sigma, kNetworkSigma);
   return time;
 }

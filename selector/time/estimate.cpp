@@ -46,6 +46,8 @@ void assume_cpu(const Request& request, const Work& work, std::vector<std::strin
   if (!rates) return;
   assumed.push_back(fmt::format("rates measured on {} with {} ranks of {} threads in {}, {}{}", request.calibration->cpu, rates->ranks,
                                 rates->threads, rates->type, rates->as_of, exact ? "" : " (not for this plan's ranks and threads)"));
+  if (rates->disturbed > 0.1)
+    assumed.push_back(fmt::format("other programs take {:.0f} % of the processors, as they did during calibration", 100 * rates->disturbed));
   if (request.plan.nodes > 1 && !(request.interconnect && request.interconnect->node_gbs)) assumed.push_back("interconnect.node_gbs=1.25");
 }
 

@@ -102,6 +102,20 @@ TEST(CpuStep, FactorsAndRange) {
   EXPECT_GT(step_time(*work, c.plan, device, nullptr, nullptr, &calibration).sigma, plain.sigma);
 }
 
+TEST(CpuStep, OtherProgramsAreReckonedWith) {
+  const Case c = smol(2, 3);
+  Calibration calibration = fake();
+  const auto& device = hardware::find_device("cpu", "");
+  const auto work = prepare(c.job, c.model);
+  const StepTime idle = step_time(*work, c.plan, device, nullptr, nullptr, &calibration);
+  calibration.rates[0].disturbed = 0.5;
+  const StepTime busy = step_time(*work, c.plan, device, nullptr, nullptr, &calibration);
+  EXPECT_NEAR(busy.step, 2 * idle.step, 1e-9);
+  EXPECT_LT(busy.low, 1.2 * idle.step);
+  calibration.rates[0].disturbed = 1;
+  EXPECT_TRUE(std::isfinite(step_time(*work, c.plan, device, nullptr, nullptr, &calibration).step));
+}
+
 TEST(CpuStep, CheckpointingRepeatsAllForwardsButTheLast) {
   Case c = smol(1, 0);
   c.plan.gradient_accumulation = 1;
