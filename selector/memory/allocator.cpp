@@ -20,7 +20,7 @@ std::int64_t round_up(std::int64_t bytes, std::int64_t unit) { return (bytes + u
 std::int64_t CachingAllocator::cached(int stream) const {
   std::int64_t sum = 0;
   for (int pool : {2 * stream, 2 * stream + 1})
-    for (const auto& f : free_[pool]) sum += f.size;
+    for (const auto& c : free_[pool]) sum += c.size * static_cast<std::int64_t>(c.blocks.size());
   return sum;
 }
 
@@ -35,16 +35,39 @@ CachingAllocator::Block CachingAllocator::new_node() {
   return static_cast<Block>(blocks_.size() - 1);
 }
 
+CachingAllocator::FreeList::iterator CachingAllocator::at_least(FreeList& list, std::int64_t size) {
+  return std::lower_bound(list.begin(), list.end(), size, [](const SizeClass& c, std::int64_t n) { return c.size < n; });
+}
+
 void CachingAllocator::insert_free(Block block) {
-  auto& list = free_[blocks_[static_cast<std::size_t>(block)].pool];
-  const Free entry{blocks_[static_cast<std::size_t>(block)].size, block};
-  list.insert(std::lower_bound(list.begin(), list.end(), entry), entry);
+  auto& node = blocks_[static_cast<std::size_t>(block)];
+  auto& list = free_[node.pool];
+  auto at = at_least(list, node.size);
+  if (at == list.end() || at->size != node.size) {
+    SizeClass fresh;
+    fresh.size = node.size;
+    if (!spare_.empty()) {
+      fresh.blocks.swap(spare_.back());
+      spare_.pop_back();
+    }
+    at = list.insert(at, std::move(fresh));
+  }
+  node.slot = static_cast<std::int32_t>(at->blocks.size());
+  at->blocks.push_back(block);
 }
 
 void CachingAllocator::remove_free(Block block) {
-  auto& list = free_[blocks_[static_cast<std::size_t>(block)].pool];
-  const Free entry{blocks_[static_cast<std::size_t>(block)].size, block};
-  list.erase(std::lower_bound(list.begin(), list.end(), entry));
+  const auto& node = blocks_[static_cast<std::size_t>(block)];
+  auto& list = free_[node.pool];
+  const auto at = at_least(list, node.size);
+  const Block last = at->blocks.back();
+  at->blocks[static_cast<std::size_t>(node.slot)] = last;
+  blocks_[static_cast<std::size_t>(last)].slot = node.slot;
+  at->blocks.pop_back();
+  if (at->blocks.empty()) {
+    spare_.push_back(std::move(at->blocks));
+    list.erase(at);
+  }
 }
 
 CachingAllocator::Block CachingAllocator::take_segment(std::int64_t bytes, int pool, bool small) {
@@ -81,27 +104,30 @@ CachingAllocator::Block CachingAllocator::extend_tail(std::int64_t bytes, int po
 }
 
 void CachingAllocator::release_cached() {
+  std::vector<Block> gone;
+  std::int64_t left = reserved_ - options_.limit;
   for (auto& list : free_) {
-    for (std::size_t i = list.size(); i-- > 0;) {   // largest first
-      if (reserved_ <= options_.limit) return;
-      const Block b = list[i].block;
-      const auto& node = blocks_[static_cast<std::size_t>(b)];
-      if (options_.expandable_segments) {           // whole pages inside a free block are unmapped wherever it lies
-        const std::int64_t whole = node.size / kRoundLarge * kRoundLarge;
-        if (whole == 0 || node.previous >= 0 || node.next >= 0) {
-          if (tail_[node.pool] != b || whole == 0) continue;
-        }
-      } else if (node.previous >= 0 || node.next >= 0) {
-        continue;
+    for (auto c = list.rbegin(); c != list.rend() && left > 0; ++c) {   // largest first
+      for (const Block b : c->blocks) {
+        if (left <= 0) break;
+        const auto& node = blocks_[static_cast<std::size_t>(b)];
+        const bool whole = node.previous < 0 && node.next < 0;
+        // expandable segments give back pages; the replay lets go of a segment's free end only
+        if (!whole && !(options_.expandable_segments && tail_[node.pool] == b)) continue;
+        gone.push_back(b);
+        left -= node.size;
       }
-      reserved_ -= node.size;
-      if (tail_[node.pool] == b) {
-        tail_[node.pool] = node.previous;
-        if (node.previous >= 0) blocks_[static_cast<std::size_t>(node.previous)].next = -1;
-      }
-      unused_.push_back(b);
-      list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+  for (const Block b : gone) {
+    remove_free(b);
+    const auto& node = blocks_[static_cast<std::size_t>(b)];
+    reserved_ -= node.size;
+    if (tail_[node.pool] == b) {
+      tail_[node.pool] = node.previous;
+      if (node.previous >= 0) blocks_[static_cast<std::size_t>(node.previous)].next = -1;
+    }
+    unused_.push_back(b);
   }
 }
 
@@ -111,15 +137,22 @@ CachingAllocator::Block CachingAllocator::allocate(std::int64_t bytes, int strea
   const int pool = stream * 2 + (small ? 0 : 1);
   auto& list = free_[pool];
   Block b;
-  const auto fit = std::lower_bound(list.begin(), list.end(), Free{bytes, -1});
+  const auto fit = at_least(list, bytes);
   if (fit != list.end()) {
-    b = fit->block;
-    list.erase(fit);
+    b = fit->blocks.back();
+    fit->blocks.pop_back();
+    if (fit->blocks.empty()) {
+      spare_.push_back(std::move(fit->blocks));
+      list.erase(fit);
+    }
   } else {
     b = options_.expandable_segments ? extend_tail(bytes, pool, small) : take_segment(bytes, pool, small);
     if (options_.limit > 0 && reserved_ > options_.limit) {
       release_cached();
-      if (reserved_ > options_.limit) ran_out_ = true;
+      if (reserved_ > options_.limit) {
+        ran_out_ = true;
+        options_.limit = 0;              // the verdict stands; what follows only measures by how much
+      }
     }
     reserved_peak_ = std::max(reserved_peak_, reserved_);
   }

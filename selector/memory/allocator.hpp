@@ -36,15 +36,17 @@ class CachingAllocator {
   struct Node {
     std::int64_t size = 0;
     Block previous = -1, next = -1;   // neighbours in the segment
+    std::int32_t slot = 0;            // where it stands among the free blocks of its size
     std::int16_t pool = 0;
     bool is_free = false;
   };
-  struct Free {
-    std::int64_t size;
-    Block block;
-    bool operator<(const Free& o) const { return size != o.size ? size < o.size : block < o.block; }
+  struct SizeClass {                  // free blocks of one size: sizes repeat, blocks are many
+    std::int64_t size = 0;
+    std::vector<Block> blocks;
   };
+  using FreeList = std::vector<SizeClass>;  // sorted by size, none empty
 
+  static FreeList::iterator at_least(FreeList& list, std::int64_t size);
   Block new_node();
   void insert_free(Block block);
   void remove_free(Block block);
@@ -55,7 +57,8 @@ class CachingAllocator {
   Options options_;
   std::vector<Node> blocks_;
   std::vector<Block> unused_;                       // numbers to use again
-  std::vector<Free> free_[2 * kStreams];            // sorted by size
+  FreeList free_[2 * kStreams];
+  std::vector<std::vector<Block>> spare_;           // emptied lists, to use their memory again
   Block tail_[2 * kStreams] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};  // expandable: last block of the pool's segment
   std::int64_t allocated_ = 0, reserved_ = 0, allocated_peak_ = 0, reserved_peak_ = 0;
   bool ran_out_ = false;
