@@ -8,6 +8,7 @@
 #include "regions/base/error.hpp"
 #include "regions/base/files.hpp"
 #include "regions/base/text.hpp"
+#include "selector/cli/advice_text.hpp"
 #include "selector/cli/estimate_table.hpp"
 #include "selector/cli/job_setting.hpp"
 #include "selector/cli/memory_picture.hpp"
@@ -112,6 +113,7 @@ int explain_command(const Arguments& arguments) {
     text = "Memory of the fullest GPU over one optimizer step: " + a.name + "\n\n";
     for (const auto& line : picture_lines(a.curve, top, kRows)) text += line + "\n";
     text += picture_legend({&a.curve}) + highest_moment(a.curve) + capacity_line(a.curve, top) + "\n" + estimate_table(a.setting, a.estimated);
+    if (a.estimated.estimate.fits != "yes") text += advice_table(advice_for(a.setting));
   }
   if (!svg_file.empty()) {
     Explained fine = explained(job_file, plan_file, host_file, family, 1200);
