@@ -1,6 +1,5 @@
 // SPANK half: registers the options and passes names and values to the job. In slurmd and slurmstepd it registers options (so that
 // nothing warns about them) and does nothing else.
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdio>

@@ -183,6 +183,7 @@ SlurmAnswer decide_for_slurm(const SlurmRequest& request) {
   wanted.node_gpus = offer->gpus_per_node;
   if (chosen.estimate) wanted.host_bytes = chosen.estimate->memory.host;
   answer.options = handoff::sbatch_options(*chosen.plan, wanted);
+  answer.options.defaults.emplace_back("comment", "shardfit: " + answer.one_line);  // squeue -o %k, sacct -o Comment
   if (!request.user_time.empty() && wanted.run_seconds_high > 0) {
     double limit = 0;
     try {

@@ -206,7 +206,8 @@ int submit_command(const Arguments& arguments) {
   command.insert(command.end(), options.begin(), options.end());
   for (const auto& [name, value] : answer.options.set) command.push_back("--" + name + "=" + value);
   for (const auto& [name, value] : answer.options.defaults) {
-    if (name != "time" || given.time.empty()) command.push_back("--" + name + "=" + value);
+    const auto& users_own = name == "time" ? given.time : given.comment;
+    if (users_own.empty()) command.push_back("--" + name + "=" + value);
   }
   if (given.job_name.empty()) command.push_back("--job-name=" + std::filesystem::path(script).filename().string());
   const auto exported = to_lower(given.export_variables);
@@ -216,7 +217,9 @@ int submit_command(const Arguments& arguments) {
     command.push_back("--export=" + (exported == "none" || exported == "nil" ? "" : given.export_variables + ",") + join(names, ",") + (answer.control.empty() ? "" : ",SHARDFIT_PINS"));
   }
   if (dry) {
-    fmt::print("{} < {}\n", join(command, " "), script);
+    std::string line;
+    for (const auto& word : command) line += (line.empty() ? "" : " ") + (word.find_first_of(" '\"|&;()<>*?$") == std::string::npos ? word : "'" + word + "'");
+    fmt::print("{} < {}\n", line, script);
     return kExitDone;
   }
   if (!script_arguments.empty()) {

@@ -69,6 +69,7 @@ equal "CPUs: the share of the node" "$(job_field "$id" CPUs/Task)" 22
 limit=$(job_field "$id" TimeLimit)
 says "a time limit above the prediction" "$limit" '^00:[0-9]{2}:00$'
 check "not the partition's default" test "$limit" != 00:05:00
+says "the comment says what was chosen" "$(timeout 10 scontrol -o show job "$id")" 'Comment=shardfit: .*a100'
 says "pins and plan are recorded" "$(job_field "$id" AdminComment)" "^shardfit1;pins=residency\(EU\|CH\);plan=$sha$"
 check "deepspeed.json is JSON" python3 -c "import json,sys; d=json.load(open('$folder/deepspeed.json')); assert d['train_micro_batch_size_per_gpu']>=1"
 check "job.json can be decided again" timeout 30 "$BUILD/bin/shardfit" plan "$folder/job.json"
