@@ -21,10 +21,11 @@ using schedule::width_of;
 kernels::Type kernel_type(DType type) { return type == DType::kBf16 ? kernels::Type::kBf16 : kernels::Type::kFp32; }
 comm::Type comm_type(DType type) { return type == DType::kBf16 ? comm::Type::kBf16 : comm::Type::kFp32; }
 
-Engine::Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed)
+Engine::Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed,
+               std::unique_ptr<kernels::Kernels> kernels)
     : step_(schedule), math_(math), collective_(collective), seed_(seed) {
   if (collective.ranks() != step_.ranks) throw std::logic_error("the schedule is of another number of ranks");
-  kernels_ = kernels::make_cpu_kernels(kernel_type(step_.sizes.precision.compute));
+  kernels_ = kernels ? std::move(kernels) : kernels::make_cpu_kernels(kernel_type(step_.sizes.precision.compute));
   for (const auto& buffer : step_.buffers)
     if (buffer.name != "communication") regions_.emplace(buffer.name, device::Region(buffer.name, buffer.bytes));  // that one is the collective's
   std::int64_t before = 0;

@@ -43,8 +43,9 @@ struct Gradients {
 
 class Engine {
  public:
-  // `collective` must outlive the engine and have schedule.ranks ranks.
-  Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed);
+  // `collective` must outlive the engine and have schedule.ranks ranks. `kernels`: null = the CPU's own.
+  Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed,
+         std::unique_ptr<kernels::Kernels> kernels = nullptr);
   ~Engine();
 
   const schedule::Step& schedule() const { return step_; }

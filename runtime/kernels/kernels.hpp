@@ -128,9 +128,8 @@ class Kernels {
 };
 
 std::unique_ptr<Kernels> make_cpu_kernels(Type type);
-#ifdef SHARDFIT_WITH_CUDA
-std::unique_ptr<Kernels> make_cuda_kernels(Type type, int device);
-#endif
+// On the GPU of this number, or with -1 on the CPU (for tests).
+std::unique_ptr<Kernels> make_aten_kernels(Type type, int cuda_device);
 
 // Draws for dropout: a 64-bit mix of key and position.
 std::uint64_t mix(std::uint64_t key, std::uint64_t position);

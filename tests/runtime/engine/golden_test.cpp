@@ -21,20 +21,22 @@ struct Golden {
   }
 };
 
-class GoldenModel : public ::testing::TestWithParam<const char*> {
+class GoldenModel : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
  protected:
-  RunSetup setup_{.model = GetParam()};
-  model::Model model_ = model::load_model((data_folder() / GetParam()).string());
+  const std::string name_ = std::get<0>(GetParam());
+  const bool own_ = std::get<1>(GetParam());  // the CPU's kernels, or the compositions that GPUs use
+  RunSetup setup_{.model = std::get<0>(GetParam())};
+  model::Model model_ = model::load_model((data_folder() / name_).string());
   models::Math math_ = models::math_of(model_, 0.0);
-  checkpoint::HuggingFaceWeights weights_{data_folder() / GetParam()};
-  Golden golden_{GetParam()};
+  checkpoint::HuggingFaceWeights weights_{data_folder() / name_};
+  Golden golden_{name_};
   std::vector<Row> rows_ = golden_rows(24);
 };
 
 TEST_P(GoldenModel, LogitsLossAndEveryGradientEqualTransformers) {
   setup_.loss_rows = 40;  // chunks that do not divide the rows
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1);
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     const auto expected = golden_.tensor("logits");
     const auto vocabulary = model_.vocabulary;
@@ -67,7 +69,7 @@ TEST_P(GoldenModel, TenTrainingStepsEqualTransformers) {
   const auto& training = golden_.values["training"];
   if (training.is_null()) GTEST_SKIP() << "of this model there are logits only";
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1);
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     for (std::int64_t step = 1; step <= 10; ++step) {
       const auto at = static_cast<std::size_t>(step - 1);
@@ -87,15 +89,15 @@ TEST_P(GoldenModel, PackedDocumentsDoNotSeeEachOther) {
   const std::vector<Row> rows{make_row(ids, ids, 24, packed["document_starts"])};
   setup_.micro_batch = 1;
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1);
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     EXPECT_NEAR(engine.evaluate(micro_batch_of(rows, {0})) / 23, packed["loss"].get<double>(), 1e-5);
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenModel,
-                         ::testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral", "mistral_window", "gpt2"),
-                         [](const auto& info) { return std::string(info.param); });
+                         ::testing::Combine(::testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral", "mistral_window", "gpt2"), ::testing::Bool()),
+                         [](const auto& info) { return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_own" : "_aten"); });
 
 }  // namespace
 }  // namespace shardfit::engine::testing
