@@ -24,19 +24,36 @@ constexpr Reference kQuick[] = {{512, 1408, 3, 8, 4, 8192, 256, 2}, {768, 2048, 
 constexpr Reference kMore[] = {{256, 704, 6, 4, 4, 16384, 128, 4}, {1024, 2816, 2, 16, 8, 32768, 512, 2}};
 
 Json config_of(const Reference& r) {
-  return {{"model_type", "llama"}, {"architectures", {"LlamaForCausalLM"}}, {"hidden_size", r.hidden}, {"intermediate_size", r.intermediate},
-          {"num_hidden_layers", r.layers}, {"num_attention_heads", r.heads}, {"num_key_value_heads", r.kv_heads}, {"vocab_size", r.vocabulary},
-          {"max_position_embeddings", r.sequence}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"tie_word_embeddings", true}, {"hidden_act", "silu"}};
+  return {{"model_type", "llama"},
+          {"architectures", {"LlamaForCausalLM"}},
+          {"hidden_size", r.hidden},
+          {"intermediate_size", r.intermediate},
+          {"num_hidden_layers", r.layers},
+          {"num_attention_heads", r.heads},
+          {"num_key_value_heads", r.kv_heads},
+          {"vocab_size", r.vocabulary},
+          {"max_position_embeddings", r.sequence},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", true},
+          {"hidden_act", "silu"}};
 }
 
 Json measure(comm::Collective& collective, const Reference& r, int threads, kernels::Type type, int steps) {
   const Json config = config_of(r);
   const model::Model model = model::parse_model(config.dump(), "", "");
   const int ranks = collective.ranks(), stage = ranks > 1 ? 3 : 0;
-  const nlohmann::json job_json = {{"model", "probe"}, {"sequence_length", r.sequence}, {"precision", type == kernels::Type::kFp32 ? "fp32" : "bf16-mixed"},
+  const nlohmann::json job_json = {{"model", "probe"},
+                                   {"sequence_length", r.sequence},
+                                   {"precision", type == kernels::Type::kFp32 ? "fp32" : "bf16-mixed"},
                                    {"framework", {{"name", "shardfit"}}}};
-  const nlohmann::json plan_json = {{"gpu", "cpu"}, {"gpus_per_node", ranks}, {"nodes", 1}, {"cpus_per_gpu", threads}, {"micro_batch", r.micro_batch},
-                                    {"gradient_accumulation", 1}, {"sharding", {{"stage", stage}, {"shard_degree", ranks}, {"replicate_degree", 1}}}};
+  const nlohmann::json plan_json = {{"gpu", "cpu"},
+                                    {"gpus_per_node", ranks},
+                                    {"nodes", 1},
+                                    {"cpus_per_gpu", threads},
+                                    {"micro_batch", r.micro_batch},
+                                    {"gradient_accumulation", 1},
+                                    {"sharding", {{"stage", stage}, {"shard_degree", ranks}, {"replicate_degree", 1}}}};
   const job::Job job = job::parse_job(job_json, "");
   const job::Plan plan = job::parse_plan(plan_json);
   engine::Engine engine(schedule::build_step(model, job, plan), models::math_of(model, std::nullopt), collective, 1);
@@ -45,7 +62,8 @@ Json measure(comm::Collective& collective, const Reference& r, int threads, kern
   const auto tokens = static_cast<std::size_t>(r.sequence);
   std::vector<std::int32_t> ids(tokens), positions(tokens);
   for (std::size_t i = 0; i < tokens; ++i) {
-    ids[i] = static_cast<std::int32_t>((i * 7919 + static_cast<std::size_t>(collective.rank()) * 104729) % static_cast<std::size_t>(r.vocabulary));
+    ids[i] = static_cast<std::int32_t>((i * 7919 + static_cast<std::size_t>(collective.rank()) * 104729) %
+                                       static_cast<std::size_t>(r.vocabulary));
     positions[i] = static_cast<std::int32_t>(i);
   }
   const std::int32_t start = 0;
@@ -59,11 +77,17 @@ Json measure(comm::Collective& collective, const Reference& r, int threads, kern
     last = now;
     switch (event.kind) {
       case schedule::EventKind::kGather:
-      case schedule::EventKind::kReduce: communication += own; break;
+      case schedule::EventKind::kReduce:
+        communication += own;
+        break;
       case schedule::EventKind::kClip:
-      case schedule::EventKind::kOptimizer: update += own; break;
-      case schedule::EventKind::kRelease: break;
-      default: compute += own;
+      case schedule::EventKind::kOptimizer:
+        update += own;
+        break;
+      case schedule::EventKind::kRelease:
+        break;
+      default:
+        compute += own;
     }
   });
   std::vector<double> computes, communications, updates;

@@ -1,7 +1,8 @@
 // Times a piece of work on all ranks at once, as it would run on a machine that does nothing else.
 //
-// A rank of one thread is timed by its own processor time: other programs on the machine then do not count, and on a quiet machine it
-// is the wall time (ranks wait by spinning, briefly). Several threads wait for one another by spinning, so there only the wall time tells.
+// A rank of one thread is timed by its own processor time: other programs on the machine then do not count, and on a
+// quiet machine it is the wall time (ranks wait by spinning, briefly). Several threads wait for one another by
+// spinning, so there only the wall time tells.
 #pragma once
 #include <time.h>
 
@@ -18,8 +19,12 @@ inline double clock_seconds(clockid_t clock) {
   clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
-inline double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
-inline double work_seconds(int threads) { return clock_seconds(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC); }
+inline double wall_seconds() {
+  return clock_seconds(CLOCK_MONOTONIC);
+}
+inline double work_seconds(int threads) {
+  return clock_seconds(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC);
+}
 
 // A quarter of the values lie below: what disturbs a measurement only ever lengthens it.
 inline double lower_quartile(std::vector<double>& values) {
@@ -31,10 +36,11 @@ inline double lower_quartile(std::vector<double>& values) {
 class Stopwatch {
  public:
   // Each measurement repeats for at least `seconds`, and at least twice, after one call that warms up.
-  Stopwatch(comm::Collective& collective, int threads, double seconds) : collective_(collective), threads_(threads), seconds_(seconds) {}
+  Stopwatch(comm::Collective& collective, int threads, double seconds)
+      : collective_(collective), threads_(threads), seconds_(seconds) {}
 
-  // Seconds of one call, averaged over the ranks. For work that a rank does alone: ranks repeat until their time is up, so that all are
-  // busy all the time.
+  // Seconds of one call, averaged over the ranks. For work that a rank does alone: ranks repeat until their time is up,
+  // so that all are busy all the time.
   template <typename Work>
   double alone(Work&& work) {
     work();
@@ -51,8 +57,8 @@ class Stopwatch {
     return collective_.sum(lower_quartile(taken)) / collective_.ranks();
   }
 
-  // The same for collectives: every rank repeats equally often. Waiting ranks spin for a moment, then give their processor away: what is
-  // counted is copying and the waiting of a quiet machine.
+  // The same for collectives: every rank repeats equally often. Waiting ranks spin for a moment, then give their
+  // processor away: what is counted is copying and the waiting of a quiet machine.
   template <typename Work>
   double together(Work&& work) {
     work();

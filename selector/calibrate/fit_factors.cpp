@@ -36,9 +36,14 @@ void fit_factors(BusyRates& rates) {
   Ratio compute, communication, update;
   for (const timing::StepSample& sample : rates.steps) {
     const model::Model model = model::parse_model(sample.config, "");
-    const Json job_json = {{"model", "probe"}, {"sequence_length", sample.sequence}, {"precision", rates.type == "fp32" ? "fp32" : "bf16-mixed"},
+    const Json job_json = {{"model", "probe"},
+                           {"sequence_length", sample.sequence},
+                           {"precision", rates.type == "fp32" ? "fp32" : "bf16-mixed"},
                            {"framework", {{"name", "shardfit"}}}};
-    const Json plan_json = {{"gpu", "cpu"}, {"gpus_per_node", rates.ranks}, {"cpus_per_gpu", rates.threads}, {"micro_batch", sample.micro_batch},
+    const Json plan_json = {{"gpu", "cpu"},
+                            {"gpus_per_node", rates.ranks},
+                            {"cpus_per_gpu", rates.threads},
+                            {"micro_batch", sample.micro_batch},
                             {"sharding", {{"stage", sample.stage}, {"shard_degree", rates.ranks}}}};
     const auto work = timing::prepare(job::parse_job(job_json, ""), model);
     const timing::CpuParts predicted = timing::cpu_parts(*work, job::parse_plan(plan_json), rates);

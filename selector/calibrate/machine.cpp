@@ -22,7 +22,8 @@ Machine this_machine() {
       machine.cpu = trim(line.substr(colon + 1));
       break;
     }
-    if (key == "CPU implementer" || key == "CPU part") machine.cpu += (machine.cpu.empty() ? "" : " ") + trim(line.substr(colon + 1));
+    if (key == "CPU implementer" || key == "CPU part")
+      machine.cpu += (machine.cpu.empty() ? "" : " ") + trim(line.substr(colon + 1));
     if (key == "CPU part") break;
   }
   if (machine.cpu.empty()) machine.cpu = "unknown CPU";

@@ -1,6 +1,6 @@
 // The JSON form of measured rates.
-#include <cmath>
 #include <fmt/format.h>
+#include <cmath>
 
 #include "regions/base/error.hpp"
 #include "regions/base/json.hpp"
@@ -19,10 +19,12 @@ using timing::TransferSample;
 constexpr double kMost = 3600;
 
 double positive(const Json& value, const std::string& where) {
-  if (!value.is_number()) throw Error("wrong_type", where, fmt::format("{} is not a number", brief(value)), "run shardfit calibrate again");
+  if (!value.is_number())
+    throw Error("wrong_type", where, fmt::format("{} is not a number", brief(value)), "run shardfit calibrate again");
   const double number = value.get<double>();
   if (!std::isfinite(number) || number < 0 || number > 1e15)
-    throw Error("out_of_range", where, fmt::format("{} is not a measured value", brief(value)), "run shardfit calibrate again");
+    throw Error("out_of_range", where, fmt::format("{} is not a measured value", brief(value)),
+                "run shardfit calibrate again");
   return number;
 }
 
@@ -42,15 +44,18 @@ std::vector<std::vector<double>> read_rows(ObjectReader& r, std::string_view key
   std::vector<std::vector<double>> rows;
   const Json* list = r.get(key);
   if (!list) return rows;
-  if (!list->is_array() || list->size() > 10000) throw Error("wrong_type", r.at(key), fmt::format("{} is not a list of samples", brief(*list)));
+  if (!list->is_array() || list->size() > 10000)
+    throw Error("wrong_type", r.at(key), fmt::format("{} is not a list of samples", brief(*list)));
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("{}/{}", r.at(key), i);
     const Json& row = (*list)[i];
-    if (!row.is_array() || row.size() != width) throw Error("wrong_type", where, fmt::format("{} is not a list of {} numbers", brief(row), width));
+    if (!row.is_array() || row.size() != width)
+      throw Error("wrong_type", where, fmt::format("{} is not a list of {} numbers", brief(row), width));
     std::vector<double> numbers;
     for (std::size_t j = 0; j < width; ++j) {
       numbers.push_back(positive(row[j], fmt::format("{}/{}", where, j)));
-      if (numbers.back() <= 0) throw Error("out_of_range", fmt::format("{}/{}", where, j), "a measured value must be above 0");
+      if (numbers.back() <= 0)
+        throw Error("out_of_range", fmt::format("{}/{}", where, j), "a measured value must be above 0");
     }
     rows.push_back(std::move(numbers));
   }
@@ -69,7 +74,8 @@ std::vector<TransferSample> read_transfers(ObjectReader& r, std::string_view key
 void read_steps(ObjectReader& r, BusyRates& rates) {
   const Json* list = r.get("steps");
   if (!list) return;
-  if (!list->is_array() || list->size() > 100) throw Error("wrong_type", r.at("steps"), fmt::format("{} is not a list of measured steps", brief(*list)));
+  if (!list->is_array() || list->size() > 100)
+    throw Error("wrong_type", r.at("steps"), fmt::format("{} is not a list of measured steps", brief(*list)));
   for (std::size_t i = 0; i < list->size(); ++i) {
     ObjectReader s((*list)[i], fmt::format("{}/{}", r.at("steps"), i));
     StepSample sample;
@@ -87,7 +93,9 @@ void read_steps(ObjectReader& r, BusyRates& rates) {
   }
 }
 
-OrderedJson kernel_json(const KernelRate& rate) { return {{"forward", rate.forward}, {"backward", rate.backward}}; }
+OrderedJson kernel_json(const KernelRate& rate) {
+  return {{"forward", rate.forward}, {"backward", rate.backward}};
+}
 
 }  // namespace
 
@@ -101,8 +109,10 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   rates.software = r.string("software").value_or("");
   rates.quick = r.boolean("quick").value_or(true);
   rates.disturbed = r.number("disturbed", 0, 1).value_or(0);
-  for (const auto& row : read_rows(r, "gemm", 6)) rates.gemms.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
-  for (const auto& row : read_rows(r, "attention", 6)) rates.attention.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
+  for (const auto& row : read_rows(r, "gemm", 6))
+    rates.gemms.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
+  for (const auto& row : read_rows(r, "attention", 6))
+    rates.attention.push_back({row[0], row[1], row[2], row[3], row[4], row[5]});
   rates.rms_norm = read_kernel(r, "rms_norm");
   rates.layer_norm = read_kernel(r, "layer_norm");
   rates.rope = read_kernel(r, "rope");
@@ -119,8 +129,10 @@ BusyRates parse_rates(const Json& object, const std::string& where) {
   rates.all_reduce = read_transfers(r, "all_reduce");
   read_steps(r, rates);
   r.finish();
-  if (rates.gemms.empty()) throw Error("missing_key", where + "/gemm", "no matrix product was measured", "run shardfit calibrate again");
-  if (rates.attention.empty()) throw Error("missing_key", where + "/attention", "no attention was measured", "run shardfit calibrate again");
+  if (rates.gemms.empty())
+    throw Error("missing_key", where + "/gemm", "no matrix product was measured", "run shardfit calibrate again");
+  if (rates.attention.empty())
+    throw Error("missing_key", where + "/attention", "no attention was measured", "run shardfit calibrate again");
   if (rates.ranks > 1 && (rates.all_gather.empty() || rates.reduce_scatter.empty() || rates.all_reduce.empty()))
     throw Error("missing_key", where + "/all_gather", "no collective was measured", "run shardfit calibrate again");
   fit_factors(rates);

@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fmt/format.h>
 #include <thread>
 
 #include "regions/base/error.hpp"
@@ -49,7 +49,8 @@ struct Pipe {
   int read = -1, write = -1;
   Pipe() {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error("probe_failed", "", fmt::format("no pipe: {}", std::strerror(errno)), "", kExitFailed);
+    if (pipe2(ends, O_CLOEXEC) != 0)
+      throw Error("probe_failed", "", fmt::format("no pipe: {}", std::strerror(errno)), "", kExitFailed);
     read = ends[0];
     write = ends[1];
   }
@@ -84,9 +85,15 @@ std::string last_line(const std::string& text) {
 
 BusyRates run_probe(const ProbeOptions& options) {
   const std::string program = find_program(options.program);
-  std::vector<std::string> words = {program,     "--probe",   "rates", "--ranks", std::to_string(options.ranks),
-                                    "--threads", std::to_string(options.threads),
-                                    "--type",    options.type};
+  std::vector<std::string> words = {program,
+                                    "--probe",
+                                    "rates",
+                                    "--ranks",
+                                    std::to_string(options.ranks),
+                                    "--threads",
+                                    std::to_string(options.threads),
+                                    "--type",
+                                    options.type};
   if (options.quick) words.push_back("--quick");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -107,15 +114,19 @@ BusyRates run_probe(const ProbeOptions& options) {
   posix_spawnattr_destroy(&attributes);
   if (status != 0) {
     child.pid = -1;
-    throw Error("probe_missing", "", fmt::format("{} cannot be run: {}", program, std::strerror(status)), "set SHARDFIT_TRAIN", kExitFailed);
+    throw Error("probe_missing", "", fmt::format("{} cannot be run: {}", program, std::strerror(status)),
+                "set SHARDFIT_TRAIN", kExitFailed);
   }
   close(std::exchange(out.write, -1));
   close(std::exchange(err.write, -1));
 
   const auto deadline = Clock::now() + std::chrono::duration<double>(options.deadline_seconds);
-  const auto remaining = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count(); };
+  const auto remaining = [&] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  };
   const auto too_slow = [&] {
-    return Error("probe_timeout", "", fmt::format("{} did not finish within {}", program, format_duration(options.deadline_seconds)),
+    return Error("probe_timeout", "",
+                 fmt::format("{} did not finish within {}", program, format_duration(options.deadline_seconds)),
                  "close other programs, or allow more with --deadline", kExitFailed);
   };
   std::string text, complaints;
@@ -131,10 +142,13 @@ BusyRates run_probe(const ProbeOptions& options) {
       if (ready <= 0 || end < 0 || !(waiting[i].revents & (POLLIN | POLLHUP | POLLERR))) continue;
       char buffer[65536];
       const ssize_t got = read(end, buffer, sizeof buffer);
-      if (got > 0) into.append(buffer, static_cast<std::size_t>(got));
-      else if (got == 0 || errno != EINTR) close(std::exchange(end, -1));
+      if (got > 0)
+        into.append(buffer, static_cast<std::size_t>(got));
+      else if (got == 0 || errno != EINTR)
+        close(std::exchange(end, -1));
       if (into.size() > kMostOutput)
-        throw Error("probe_failed", "", fmt::format("{} prints without end", program), "check SHARDFIT_TRAIN", kExitFailed);
+        throw Error("probe_failed", "", fmt::format("{} prints without end", program), "check SHARDFIT_TRAIN",
+                    kExitFailed);
     }
   }
   int result = 0;
@@ -146,9 +160,8 @@ BusyRates run_probe(const ProbeOptions& options) {
   child.pid = -1;
   if (waited < 0 || !WIFEXITED(result) || WEXITSTATUS(result) != 0) {
     const std::string why = last_line(complaints);
-    throw Error("probe_failed", "",
-                fmt::format("{} --probe rates failed{}", program, why.empty() ? "" : ": " + why), "run it by hand to see all of its output",
-                kExitFailed);
+    throw Error("probe_failed", "", fmt::format("{} --probe rates failed{}", program, why.empty() ? "" : ": " + why),
+                "run it by hand to see all of its output", kExitFailed);
   }
   // Progress may stand before it: the record is the last line.
   return parse_rates(parse_json(last_line(text), program));

@@ -1,9 +1,9 @@
 // Where measured rates are kept: one SQLite file a state folder.
-#include <cstdlib>
 #include <fmt/format.h>
+#include <sqlite3.h>
+#include <cstdlib>
 #include <map>
 #include <memory>
-#include <sqlite3.h>
 #include <tuple>
 
 #include "regions/base/error.hpp"
@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kFile = "calibration.sqlite";
 constexpr int kBusyMilliseconds = 5000;
 constexpr const char* kSchema =
-    "CREATE TABLE IF NOT EXISTS rates (cpu TEXT NOT NULL, cores INTEGER NOT NULL, ranks INTEGER NOT NULL, threads INTEGER NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS rates (cpu TEXT NOT NULL, cores INTEGER NOT NULL, ranks INTEGER NOT NULL, threads "
+    "INTEGER NOT NULL, "
     "type TEXT NOT NULL, as_of TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (cpu, cores, ranks, threads, type))";
 
 struct Close {
@@ -51,8 +52,10 @@ std::vector<std::filesystem::path> state_folders(const std::string& site_state_d
   if (const char* chosen = std::getenv("SHARDFIT_STATE_DIR"); chosen && *chosen) return {chosen};
   std::vector<std::filesystem::path> folders;
   if (!site_state_dir.empty()) folders.emplace_back(site_state_dir);
-  if (const char* xdg = std::getenv("XDG_STATE_HOME"); xdg && *xdg) folders.push_back(std::filesystem::path(xdg) / "shardfit");
-  else if (const char* home = std::getenv("HOME"); home && *home) folders.push_back(std::filesystem::path(home) / ".local/state/shardfit");
+  if (const char* xdg = std::getenv("XDG_STATE_HOME"); xdg && *xdg)
+    folders.push_back(std::filesystem::path(xdg) / "shardfit");
+  else if (const char* home = std::getenv("HOME"); home && *home)
+    folders.push_back(std::filesystem::path(home) / ".local/state/shardfit");
   return folders;
 }
 
@@ -93,7 +96,8 @@ std::optional<Calibration> load_calibration(const std::vector<std::filesystem::p
     if (!std::filesystem::exists(file, status) || status) continue;
     const Database database = open(file, SQLITE_OPEN_READONLY);
     if (!database) continue;
-    const Statement select = prepare(database.get(), "SELECT record FROM rates WHERE cpu = ? AND cores = ? ORDER BY ranks, threads, type");
+    const Statement select =
+        prepare(database.get(), "SELECT record FROM rates WHERE cpu = ? AND cores = ? ORDER BY ranks, threads, type");
     if (!select) continue;
     bind_text(select.get(), 1, machine.cpu);
     sqlite3_bind_int(select.get(), 2, machine.cores);

@@ -40,25 +40,33 @@ double best_product(const BusyRates& rates) {
 }
 
 // Of the largest gather measured: small ones stay in the caches.
-double gather_rate(const BusyRates& rates) { return rates.all_gather.empty() ? 0 : rates.all_gather.back().bytes / rates.all_gather.back().seconds; }
+double gather_rate(const BusyRates& rates) {
+  return rates.all_gather.empty() ? 0 : rates.all_gather.back().bytes / rates.all_gather.back().seconds;
+}
 
 void print_table(const calibrate::Machine& machine, const std::vector<BusyRates>& list, const std::string& folder) {
   std::printf("%s, %d cores\n", machine.cpu.c_str(), machine.cores);
-  std::printf("  %5s  %7s  %4s  %13s  %14s  %11s  %9s\n", "ranks", "threads", "type", "products", "AdamW", "all-gather", "steps");
+  std::printf("  %5s  %7s  %4s  %13s  %14s  %11s  %9s\n", "ranks", "threads", "type", "products", "AdamW", "all-gather",
+              "steps");
   for (const BusyRates& rates : list) {
     const std::string gather = rates.all_gather.empty() ? "-" : fmt::format("{:.1f} GB/s", gather_rate(rates) / 1e9);
-    std::printf("  %5d  %7d  %4s  %6.0f GFLOP/s  %7.0f M par/s  %11s  %8.2fx\n", rates.ranks, rates.threads, rates.type.c_str(),
-                best_product(rates) / 1e9, rates.adamw > 0 ? rates.ranks / rates.adamw / 1e6 : 0, gather.c_str(), rates.compute_factor);
+    std::printf("  %5d  %7d  %4s  %6.0f GFLOP/s  %7.0f M par/s  %11s  %8.2fx\n", rates.ranks, rates.threads,
+                rates.type.c_str(), best_product(rates) / 1e9, rates.adamw > 0 ? rates.ranks / rates.adamw / 1e6 : 0,
+                gather.c_str(), rates.compute_factor);
   }
   std::printf("steps: time of whole measured steps over what the single rates predict of them\n");
   if (!folder.empty()) std::printf("stored in %s\n", folder.c_str());
-  const auto worst = std::max_element(list.begin(), list.end(), [](const BusyRates& a, const BusyRates& b) { return a.disturbed < b.disturbed; });
+  const auto worst = std::max_element(list.begin(), list.end(),
+                                      [](const BusyRates& a, const BusyRates& b) { return a.disturbed < b.disturbed; });
   if (worst != list.end() && worst->disturbed > 0.1)
-    std::printf("note: other programs took %.0f %% of the processors meanwhile, and predictions reckon with them; calibrate again when they have gone\n",
-                100 * worst->disturbed);
+    std::printf(
+        "note: other programs took %.0f %% of the processors meanwhile, and predictions reckon with them; calibrate "
+        "again when they have gone\n",
+        100 * worst->disturbed);
 }
 
-std::string store(const calibrate::Machine& machine, const std::vector<BusyRates>& list, const std::string& site_state_dir) {
+std::string store(const calibrate::Machine& machine, const std::vector<BusyRates>& list,
+                  const std::string& site_state_dir) {
   std::optional<Error> first;
   for (const auto& folder : calibrate::state_folders(site_state_dir)) {
     try {
@@ -76,12 +84,19 @@ std::string store(const calibrate::Machine& machine, const std::vector<BusyRates
 
 int calibrate_command(const Arguments& arguments) {
   Options options;
-  CLI::App app("Measures this machine's CPUs with the runtime's own kernels, so that steps on the device \"cpu\" can be predicted", "calibrate");
+  CLI::App app(
+      "Measures this machine's CPUs with the runtime's own kernels, so that steps on the device \"cpu\" can be "
+      "predicted",
+      "calibrate");
   app.add_flag("--quick", options.quick, "About a minute instead of several: fewer shapes, one and two ranks, fp32");
-  app.add_option("--ranks", options.ranks, "Ranks busy at once, instead of the usual ones; repeatable")->check(CLI::Range(1, 1024));
-  app.add_option("--threads", options.threads, "Threads of each rank (default: all cores over the ranks)")->check(CLI::Range(1, 4096));
-  app.add_option("--type", options.types, "fp32 or bf16; repeatable (default: fp32 with --quick, else both)")->check(CLI::IsMember({"fp32", "bf16"}));
-  app.add_option("--deadline", options.deadline_seconds, "Seconds that one measurement may take")->check(CLI::Range(1.0, 86400.0));
+  app.add_option("--ranks", options.ranks, "Ranks busy at once, instead of the usual ones; repeatable")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--threads", options.threads, "Threads of each rank (default: all cores over the ranks)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--type", options.types, "fp32 or bf16; repeatable (default: fp32 with --quick, else both)")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  app.add_option("--deadline", options.deadline_seconds, "Seconds that one measurement may take")
+      ->check(CLI::Range(1.0, 86400.0));
   app.add_flag("--show", options.show, "Print what is stored for this machine; measure nothing");
   app.add_flag("--json", options.json, "Print the records as JSON");
   if (const auto status = parse(app, arguments)) return *status;
@@ -92,17 +107,26 @@ int calibrate_command(const Arguments& arguments) {
   std::string folder;
   if (options.show) {
     const auto stored = calibrate::load_calibration(state_dir);
-    if (!stored) throw Error("not_calibrated", "", fmt::format("nothing is stored for {} with {} cores", machine.cpu, machine.cores),
-                             "run shardfit calibrate --quick", kExitFailed);
+    if (!stored)
+      throw Error("not_calibrated", "",
+                  fmt::format("nothing is stored for {} with {} cores", machine.cpu, machine.cores),
+                  "run shardfit calibrate --quick", kExitFailed);
     list = stored->rates;
   } else {
-    if (options.types.empty()) options.types = options.quick ? std::vector<std::string>{"fp32"} : std::vector<std::string>{"fp32", "bf16"};
+    if (options.types.empty())
+      options.types = options.quick ? std::vector<std::string>{"fp32"} : std::vector<std::string>{"fp32", "bf16"};
     if (options.ranks.empty()) options.ranks = usual_ranks(machine.usable, options.quick);
     for (const int ranks : options.ranks)
       for (const std::string& type : options.types) {
         const int threads = options.threads > 0 ? options.threads : std::max(1, machine.usable / ranks);
-        if (!options.json) std::fprintf(stderr, "measuring %d rank%s of %d thread%s, %s ...\n", ranks, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", type.c_str());
-        list.push_back(calibrate::run_probe({.ranks = ranks, .threads = threads, .type = type, .quick = options.quick, .deadline_seconds = options.deadline_seconds}));
+        if (!options.json)
+          std::fprintf(stderr, "measuring %d rank%s of %d thread%s, %s ...\n", ranks, ranks == 1 ? "" : "s", threads,
+                       threads == 1 ? "" : "s", type.c_str());
+        list.push_back(calibrate::run_probe({.ranks = ranks,
+                                             .threads = threads,
+                                             .type = type,
+                                             .quick = options.quick,
+                                             .deadline_seconds = options.deadline_seconds}));
       }
     folder = store(machine, list, state_dir);
   }

@@ -1,5 +1,6 @@
-// Which attention kernel a job runs, and what share of the device's peak it reaches. The kernel's era is the largest single term of
-// step time at long sequences: "flash" means 151 TFLOPS on an H100 with the Triton port of 2023 and 554 with FlashAttention-3.
+// Which attention kernel a job runs, and what share of the device's peak it reaches. The kernel's era is the largest
+// single term of step time at long sequences: "flash" means 151 TFLOPS on an H100 with the Triton port of 2023 and 554
+// with FlashAttention-3.
 #pragma once
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// A machine's own rates, measured by `shardfit-train --probe rates` with the runtime's kernels and collectives. By them the device
-// "cpu" is predicted. Measured, stored and loaded by selector/calibrate.
+// A machine's own rates, measured by `shardfit-train --probe rates` with the runtime's kernels and collectives. By them
+// the device "cpu" is predicted. Measured, stored and loaded by selector/calibrate.
 #pragma once
 #include <string>
 #include <vector>
@@ -26,11 +26,12 @@ struct AttentionSample {
 };
 
 struct TransferSample {
-  double bytes = 0;    // in total: what every rank holds after the gather, or brings to the reduction
+  double bytes = 0;  // in total: what every rank holds after the gather, or brings to the reduction
   double seconds = 0;
 };
 
-// A measured step of the model that `config` (a Hugging Face config.json) describes, on all the ranks, sharded at `stage`; seconds.
+// A measured step of the model that `config` (a Hugging Face config.json) describes, on all the ranks, sharded at
+// `stage`; seconds.
 struct StepSample {
   std::string config;
   int sequence = 0, micro_batch = 1, stage = 0;
@@ -43,32 +44,32 @@ struct BusyRates {
   std::string type = "fp32";    // of weights and activations: fp32 | bf16
   std::string as_of, software;  // RFC 3339; version of shardfit-train
   bool quick = true;
-  // Share of the processor that other programs took meanwhile. The rates below are processor time, free of it; 0 for several threads,
-  // whose rates are wall time.
+  // Share of the processor that other programs took meanwhile. The rates below are processor time, free of it; 0 for
+  // several threads, whose rates are wall time.
   double disturbed = 0;
 
   std::vector<GemmSample> gemms;
   std::vector<AttentionSample> attention;
   KernelRate rms_norm, layer_norm, rope, gated, activation, residual;
-  KernelRate cross_entropy;            // per logit
-  KernelRate embedding;                // per hidden element looked up, and scattered back
-  double adamw = 0;                    // seconds per parameter that a rank updates
-  double norm = 0;                     // seconds per element of the gradients' norm
-  double clear = 0;                    // seconds per element copied
+  KernelRate cross_entropy;  // per logit
+  KernelRate embedding;      // per hidden element looked up, and scattered back
+  double adamw = 0;          // seconds per parameter that a rank updates
+  double norm = 0;           // seconds per element of the gradients' norm
+  double clear = 0;          // seconds per element copied
   std::vector<TransferSample> all_gather, reduce_scatter, all_reduce;  // by size, ascending; empty for one rank
-  // Whole steps of small models, and what they took over what the rates above predict of them: caches between kernels, waiting for
-  // the other ranks, the engine's own work. 1 where no step was measured.
+  // Whole steps of small models, and what they took over what the rates above predict of them: caches between kernels,
+  // waiting for the other ranks, the engine's own work. 1 where no step was measured.
   std::vector<StepSample> steps;
   double compute_factor = 1, communication_factor = 1, update_factor = 1;
 };
 
 struct Calibration {
-  std::string cpu;                     // model name as /proc/cpuinfo gives it
-  int cores = 0;                       // that the measuring process could use
-  std::vector<BusyRates> rates;        // by (ranks, threads)
+  std::string cpu;               // model name as /proc/cpuinfo gives it
+  int cores = 0;                 // that the measuring process could use
+  std::vector<BusyRates> rates;  // by (ranks, threads)
 
-  // The rates measured nearest to `ranks` x `threads` (0 threads: all cores over the ranks) with that type; another type's where it
-  // was not measured; nullptr when there are none. `exact`: measured just so.
+  // The rates measured nearest to `ranks` x `threads` (0 threads: all cores over the ranks) with that type; another
+  // type's where it was not measured; nullptr when there are none. `exact`: measured just so.
   const BusyRates* find(int ranks, int threads, const std::string& type, bool& exact) const;
 };
 

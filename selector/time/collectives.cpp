@@ -6,13 +6,13 @@
 namespace shardfit::timing {
 namespace {
 
-// Fitted on tests/truth/time_visible.jsonl: bus bandwidth beside a busy GPU, not nccl-tests' on an idle one (H100: 261 of 450 GB/s,
-// A100: 174 of 300). Calculon's systems have 0.65 for networks.
+// Fitted on tests/truth/time_visible.jsonl: bus bandwidth beside a busy GPU, not nccl-tests' on an idle one (H100: 261
+// of 450 GB/s, A100: 174 of 300). Calculon's systems have 0.65 for networks.
 constexpr double kNvlinkShare = 0.5806, kNetworkShare = 0.6283, kPcieCollectiveShare = 0.4358;
-constexpr double kAlltoallShare = 0.7197;         // of the collective rate above
-constexpr double kAlltoallNetworkShare = 0.95;    // DeepEP README: 61-90 GB/s logical at EP 16-32 over 50 GB/s NICs
+constexpr double kAlltoallShare = 0.7197;       // of the collective rate above
+constexpr double kAlltoallNetworkShare = 0.95;  // DeepEP README: 61-90 GB/s logical at EP 16-32 over 50 GB/s NICs
 constexpr double kCollectiveSeconds = 35e-6, kNodeSeconds = 6.1e-6, kRingSeconds = 2.47e-6;
-constexpr double kC2cBytes = 200e9;               // Grace: what copies reach of 450 GB/s
+constexpr double kC2cBytes = 200e9;  // Grace: what copies reach of 450 GB/s
 
 double default_node_gbs(Generation generation, double gpus_per_node) {
   // Big nodes come with one NIC a GPU (8 x 400 or 8 x 100 Gb/s); small boxes with one or two.
@@ -20,23 +20,29 @@ double default_node_gbs(Generation generation, double gpus_per_node) {
   switch (generation) {
     case Generation::kHopper:
     case Generation::kBlackwell:
-    case Generation::kCdna: return 400;
-    case Generation::kAmpere: return 100;
-    default: return 12.5;
+    case Generation::kCdna:
+      return 400;
+    case Generation::kAmpere:
+      return 100;
+    default:
+      return 12.5;
   }
 }
 
-double pcie_gbs(int generation, double gen3, double gen4, double gen5) { return generation >= 5 ? gen5 : generation == 3 ? gen3 : gen4; }
+double pcie_gbs(int generation, double gen3, double gen4, double gen5) {
+  return generation >= 5 ? gen5 : generation == 3 ? gen3 : gen4;
+}
 
 }  // namespace
 
-Links links_of(const job::Plan& plan, const hardware::Device& device, const DeviceRates& rates, const pricing::Host* host,
-               const pricing::Interconnect* interconnect) {
+Links links_of(const job::Plan& plan, const hardware::Device& device, const DeviceRates& rates,
+               const pricing::Host* host, const pricing::Interconnect* interconnect) {
   Links links;
   links.gpus_per_node = static_cast<double>(plan.gpus_per_node);
   links.model_parallel = static_cast<double>(plan.tensor_parallel * plan.context_parallel);
   // 0 = not stated.
-  const double host_pcie = host ? host->pcie_gbs.value_or(0) : 0, stated = interconnect ? interconnect->gpu_link_gbs.value_or(0) : 0,
+  const double host_pcie = host ? host->pcie_gbs.value_or(0) : 0,
+               stated = interconnect ? interconnect->gpu_link_gbs.value_or(0) : 0,
                node = interconnect ? interconnect->node_gbs.value_or(0) : 0;
 
   const double nominal = device.nvlink_gbs_one_way.value_or(0);
@@ -47,7 +53,8 @@ Links links_of(const job::Plan& plan, const hardware::Device& device, const Devi
     links.peer_to_peer = false;
   }
   if (stated > 0) {
-    // Above any PCIe it is a link of its own: a datasheet figure, or 0.9 of it where it was measured. Below, it is what collectives reach.
+    // Above any PCIe it is a link of its own: a datasheet figure, or 0.9 of it where it was measured. Below, it is what
+    // collectives reach.
     if (stated > 60) {
       links.gpu = nominal > 0 ? std::min(nominal * kNvlinkShare, stated * kNvlinkShare / 0.89) : stated * kNvlinkShare;
       links.peer_to_peer = true;
@@ -95,6 +102,8 @@ double alltoall_seconds(const Links& links, double bytes, double ranks, double t
   return seconds;
 }
 
-double ring_seconds(double ranks, double collectives) { return ranks > 16 ? kRingSeconds * ranks * collectives : 0; }
+double ring_seconds(double ranks, double collectives) {
+  return ranks > 16 ? kRingSeconds * ranks * collectives : 0;
+}
 
 }  // namespace shardfit::timing

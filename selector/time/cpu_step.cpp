@@ -9,8 +9,9 @@
 namespace shardfit::timing {
 namespace {
 
-// Spread of log(step) with rates measured for just these ranks and threads, and without (judgement from runs on two machines).
-constexpr double kExactSigma = 0.08, kNearSigma = 0.20, kNetworkSigma = 0.25;
+// Spread of log(step) with rates measured for just these ranks and threads, for others, and for another type (bf16 can
+// be twice as fast as fp32 or slower). Judgement: whole steps lay within 3-6 % of the rates measured with them.
+constexpr double kExactSigma = 0.08, kNearSigma = 0.20, kOtherTypeSigma = 0.5, kNetworkSigma = 0.25;
 constexpr double kMostDisturbed = 0.95;
 // Ranks on several hosts whose network nobody stated: 10 Gb/s.
 constexpr double kNodeBytesPerSecond = 1.25e9;
@@ -38,12 +39,13 @@ struct Pair {
   double forward = 0, backward = 0;
 };
 
-// Work grows with pairs x heads x dimension; the rate is interpolated in the logarithm of the sequence length between the two nearest
-// samples of the nearest head dimension.
+// Work grows with pairs x heads x dimension; the rate is interpolated in the logarithm of the sequence length between
+// the two nearest samples of the nearest head dimension.
 Pair attention_seconds(const BusyRates& rates, const AttentionCore& core, double sequence) {
   double nearest_dim = 0;
   for (const AttentionSample& s : rates.attention)
-    if (nearest_dim == 0 || std::abs(std::log(s.head_dim / core.query_dim)) < std::abs(std::log(nearest_dim / core.query_dim)))
+    if (nearest_dim == 0 ||
+        std::abs(std::log(s.head_dim / core.query_dim)) < std::abs(std::log(nearest_dim / core.query_dim)))
       nearest_dim = s.head_dim;
   const AttentionSample *below = nullptr, *above = nullptr;
   for (const AttentionSample& s : rates.attention) {
@@ -58,13 +60,15 @@ Pair attention_seconds(const BusyRates& rates, const AttentionCore& core, double
     const double units = s.sequence * s.sequence * s.heads * s.head_dim;
     return Pair{s.forward / units, s.backward / units};
   };
-  const double t = above == below ? 0 : std::log(sequence / below->sequence) / std::log(above->sequence / below->sequence);
+  const double t =
+      above == below ? 0 : std::log(sequence / below->sequence) / std::log(above->sequence / below->sequence);
   const Pair low = per_unit(*below), high = per_unit(*above);
   const double window = core.window > 0 ? std::min(core.window, sequence) : sequence;
   // A window of w leaves s w - w^2 / 2 of the s^2 / 2 causal pairs.
   const double share = core.causal ? (2 * sequence * window - window * window) / (sequence * sequence) : 2;
   const double units = sequence * sequence * share * core.heads * core.query_dim;
-  return {units * (low.forward + t * (high.forward - low.forward)), units * (low.backward + t * (high.backward - low.backward))};
+  return {units * (low.forward + t * (high.forward - low.forward)),
+          units * (low.backward + t * (high.backward - low.backward))};
 }
 
 }  // namespace
@@ -81,7 +85,8 @@ double gemm_seconds(const BusyRates& rates, Product product, double m, double k,
   return weights > 0 ? 2 * m * k * n * inverse_rate / weights : 0;
 }
 
-CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rates, const pricing::Interconnect* interconnect) {
+CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rates,
+                   const pricing::Interconnect* interconnect) {
   // ---- one micro-step on one rank, event by event as selector/schedule lists it
   const double sequences = static_cast<double>(plan.micro_batch), tokens = sequences * work.sequence;
   const double micro_steps = static_cast<double>(plan.gradient_accumulation);
@@ -111,15 +116,18 @@ CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rat
     add(block.activation_width + block.python_gelu_width, rates.activation, true);
     add(block.residual_width, rates.residual, false);
     compute += block.count * (forward + backward);
-    if (checkpointed) compute += block.count / static_cast<double>(std::max<std::int64_t>(plan.checkpointing.every, 1)) * forward;
+    if (checkpointed)
+      compute += block.count / static_cast<double>(std::max<std::int64_t>(plan.checkpointing.every, 1)) * forward;
     last_forward = forward;
   }
   // The last block's forward has just run when its backward begins.
   if (checkpointed) compute -= last_forward;
   if (work.logits_width > 0) {
     double rows = static_cast<double>(schedule::kLossTileElements) / work.logits_width;
-    if (work.loss_rows > 0) rows = work.loss_rows;
-    else if (work.loss_chunks > 0) rows = std::ceil(tokens / work.loss_chunks);
+    if (work.loss_rows > 0)
+      rows = work.loss_rows;
+    else if (work.loss_chunks > 0)
+      rows = std::ceil(tokens / work.loss_chunks);
     rows = std::clamp(rows, 1.0, tokens);
     for (Product product : {Product::kForward, Product::kInput, Product::kWeight})
       compute += tokens / rows * gemm_seconds(rates, product, rows, work.hidden, work.logits_width);
@@ -131,10 +139,14 @@ CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rat
   // ---- between ranks: nothing overlaps, a rank computes or communicates
   const CpuTraffic traffic = cpu_traffic(work, plan);
   double communication = 0, sharing = 0;
-  const double network = plan.nodes > 1 ? (interconnect && interconnect->node_gbs ? *interconnect->node_gbs * 1e9 : kNodeBytesPerSecond) : 0;
+  const double network =
+      plan.nodes > 1 ? (interconnect && interconnect->node_gbs ? *interconnect->node_gbs * 1e9 : kNodeBytesPerSecond)
+                     : 0;
   const auto price = [&](const std::vector<TransferSample>& samples, double bytes, double passes) {
     const double inside = transfer_seconds(samples, bytes);
-    return network > 0 ? std::max(inside, passes * bytes * static_cast<double>(plan.nodes - 1) / static_cast<double>(plan.nodes) / network) : inside;
+    return network > 0 ? std::max(inside, passes * bytes * static_cast<double>(plan.nodes - 1) /
+                                              static_cast<double>(plan.nodes) / network)
+                       : inside;
   };
   communication += micro_steps * (traffic.root_gathers * price(rates.all_gather, traffic.root_gather_bytes, 1) +
                                   traffic.block_gathers * price(rates.all_gather, traffic.block_gather_bytes, 1) +
@@ -146,27 +158,34 @@ CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rat
   // ---- the update of what the rank holds
   const double ranks = static_cast<double>(plan.data_parallel());
   const double held = plan.sharding.stage == 3 ? work.trainable / ranks : work.trainable;
-  if (plan.sharding.stage == 3 && ranks > 1) sharing = micro_steps * held * rates.clear;  // reduced shards are added to the gradients
+  if (plan.sharding.stage == 3 && ranks > 1)
+    sharing = micro_steps * held * rates.clear;  // reduced shards are added to the gradients
   const double update = held * (rates.norm + rates.adamw);
 
   return {micro_steps * compute, communication, sharing + update};
 }
 
-StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration, const pricing::Interconnect* interconnect) {
+StepTime cpu_step(const Work& work, const job::Plan& plan, const Calibration& calibration,
+                  const pricing::Interconnect* interconnect) {
   const std::string type = work.compute == Compute::kFp32 ? "fp32" : "bf16";
   bool exact = false;
-  const BusyRates* rates = calibration.find(static_cast<int>(std::clamp<std::int64_t>(plan.gpus_per_node, 1, 1 << 20)),
-                                            static_cast<int>(std::clamp(plan.cpus_per_gpu.value_or(0), 0.0, 1e6)), type, exact);
+  const BusyRates* rates =
+      calibration.find(static_cast<int>(std::clamp<std::int64_t>(plan.gpus_per_node, 1, 1 << 20)),
+                       static_cast<int>(std::clamp(plan.cpus_per_gpu.value_or(0), 0.0, 1e6)), type, exact);
   if (!rates)
-    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
+    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine",
+                "run shardfit calibrate --quick");
   const CpuParts parts = cpu_parts(work, plan, *rates, interconnect);
-  // The rates are processor time. What other programs took while they were measured, they are taken to take again; the range reaches
-  // down to an idle machine.
+  // The rates are processor time. What other programs took while they were measured, they are taken to take again; the
+  // range reaches down to an idle machine.
   const double load = 1 / (1 - std::min(rates->disturbed, kMostDisturbed));
   StepTime time;
   time.compute = load * (rates->compute_factor * parts.compute + rates->update_factor * parts.update);
   time.communication_exposed = load * rates->communication_factor * parts.communication;
-  time.sigma = std::hypot(exact ? kExactSigma : kNearSigma, 0.5 * std::log(load));
+  time.sigma = std::hypot(rates->type != type ? kOtherTypeSigma
+                          : exact             ? kExactSigma
+                                              : kNearSigma,
+                          0.5 * std::log(load));
   if (plan.nodes > 1) time.sigma = std::hypot(time.sigma, kNetworkSigma);
   return time;
 }
@@ -175,7 +194,8 @@ CpuTraffic cpu_traffic(const Work& work, const job::Plan& plan) {
   CpuTraffic traffic;
   const double ranks = static_cast<double>(plan.data_parallel());
   if (ranks <= 1) return traffic;
-  const double blocks = work.layers, block = blocks > 0 ? work.block_parameters / blocks : 0, root = work.parameters - work.block_parameters;
+  const double blocks = work.layers, block = blocks > 0 ? work.block_parameters / blocks : 0,
+               root = work.parameters - work.block_parameters;
   const double compute_bytes = work.compute == Compute::kFp32 ? 4 : 2;
   traffic.block_reduce_bytes = block * work.gradient_bytes;
   traffic.root_reduce_bytes = root * work.gradient_bytes;

@@ -11,12 +11,13 @@ struct Row {
   double half_tflops, fp8_tflops;  // sustained inside training; 0 = the hardware has none
 };
 
-// Sustained = maximum achievable matmul FLOPS of stas00/ml-engineering (A100 271, H100 794, B200 1745, MI300X 668) lowered to what a
-// power-limited training step keeps, then one factor a generation fitted on tests/truth/time_visible.jsonl (Volta 0.81: arXiv
-// 2104.07857 reports 62-78 TFLOPS there; Ampere 0.98, Hopper 1.04, Blackwell 1.01, GA10x 1.09, Ada 1.14; fp8 Hopper 1.19,
-// Blackwell 0.98). Cards of 72-350 W are scaled by their power limit: judgement, +-12 %.
-constexpr double kVolta = 0.806, kAmpere = 0.984, kHopper = 1.041, kBlackwell = 1.009, kGa10x = 1.090, kAda = 1.145, kHopper8 = 1.188,
-                 kBlackwell8 = 0.979;
+// Sustained = maximum achievable matmul FLOPS of stas00/ml-engineering (A100 271, H100 794, B200 1745, MI300X 668)
+// lowered to what a power-limited training step keeps, then one factor a generation fitted on
+// tests/truth/time_visible.jsonl (Volta 0.81: arXiv 2104.07857 reports 62-78 TFLOPS there; Ampere 0.98, Hopper 1.04,
+// Blackwell 1.01, GA10x 1.09, Ada 1.14; fp8 Hopper 1.19, Blackwell 0.98). Cards of 72-350 W are scaled by their power
+// limit: judgement, +-12 %.
+constexpr double kVolta = 0.806, kAmpere = 0.984, kHopper = 1.041, kBlackwell = 1.009, kGa10x = 1.090, kAda = 1.145,
+                 kHopper8 = 1.188, kBlackwell8 = 0.979;
 constexpr Row kRows[] = {
     {"v100", Generation::kVolta, 88 * kVolta, 0},
     {"titan_rtx", Generation::kVolta, 70 * kVolta, 0},
@@ -89,7 +90,8 @@ DeviceRates device_rates(const hardware::Device& device) {
   DeviceRates rates;
   const Row* best = nullptr;
   for (const Row& row : kRows)
-    if (std::string_view(device.key).starts_with(row.prefix) && (!best || row.prefix.size() > best->prefix.size())) best = &row;
+    if (std::string_view(device.key).starts_with(row.prefix) && (!best || row.prefix.size() > best->prefix.size()))
+      best = &row;
   const double peak = device.bf16_tflops_dense.value_or(device.fp16_tflops_dense.value_or(0));
   rates.peak_half_flops = peak * 1e12;
   if (best) {
@@ -99,7 +101,8 @@ DeviceRates device_rates(const hardware::Device& device) {
   } else {
     rates.guessed = true;
     rates.generation = generation_of(device.compute_capability_number());
-    rates.half_flops = (device.achievable_bf16_tflops ? 0.83 * *device.achievable_bf16_tflops : kGuessedShare * peak) * 1e12;
+    rates.half_flops =
+        (device.achievable_bf16_tflops ? 0.83 * *device.achievable_bf16_tflops : kGuessedShare * peak) * 1e12;
     rates.fp8_flops = kGuessedShare * device.fp8_tflops_dense.value_or(0) * 1e12;
   }
   rates.fp32_flops = device.tf32_tflops.value_or(device.fp32_tflops.value_or(peak / 8)) * kFp32Share * 1e12;
@@ -108,11 +111,12 @@ DeviceRates device_rates(const hardware::Device& device) {
   if (rates.peak_half_flops <= 0) rates.peak_half_flops = rates.half_flops;
   rates.datasheet_memory = device.memory_bandwidth_gbs.value_or(300) * 1e9;
   rates.memory_bytes_per_second = rates.datasheet_memory * kMemoryShare;
-  // Bridges join pairs of PCIe cards only, and workstation cards rarely have one: there the link counts as PCIe unless the
-  // interconnect states it.
+  // Bridges join pairs of PCIe cards only, and workstation cards rarely have one: there the link counts as PCIe unless
+  // the interconnect states it.
   const std::string_view key = device.key;
-  const bool bridged = key.starts_with("rtx") || key.starts_with("a10_") || key.starts_with("a40") || key.find("pcie") != key.npos ||
-                       key.find("nvl_") != key.npos || key.starts_with("titan") || key.starts_with("quadro") || key.starts_with("a30");
+  const bool bridged = key.starts_with("rtx") || key.starts_with("a10_") || key.starts_with("a40") ||
+                       key.find("pcie") != key.npos || key.find("nvl_") != key.npos || key.starts_with("titan") ||
+                       key.starts_with("quadro") || key.starts_with("a30");
   rates.nvlink_all = device.nvlink_gbs_one_way.value_or(0) > 0 && !bridged;
   rates.c2c = device.c2c_gbs_one_way.value_or(0) > 0;
   return rates;

@@ -1,4 +1,5 @@
-// What frameworks differ in, as rows of data: how sharply they overlap, what launching a block costs, what stays exposed.
+// What frameworks differ in, as rows of data: how sharply they overlap, what launching a block costs, what stays
+// exposed.
 #pragma once
 #include <string_view>
 
@@ -11,17 +12,17 @@ struct EngineRow {
   Engine engine;
   // T = (C^p + X^p)^(1/p) of compute C and communication X, forward and backward apart. 1 = one after the other.
   double overlap;
-  double launch_eager, launch_fused;   // CPU seconds to launch one block's forward; a floor under its GPU time
-  double sharded_launch;               // added under stage 3: hooks, gathers, stream waits
-  double tensor_parallel_exposed;      // share of the tensor-parallel all-reduces that compute does not hide
-  double step_exposed;                 // share of the gradients' reduction after backward that stays visible at least
+  double launch_eager, launch_fused;  // CPU seconds to launch one block's forward; a floor under its GPU time
+  double sharded_launch;              // added under stage 3: hooks, gathers, stream waits
+  double tensor_parallel_exposed;     // share of the tensor-parallel all-reduces that compute does not hide
+  double step_exposed;                // share of the gradients' reduction after backward that stays visible at least
 };
 
 const EngineRow& engine_row(Engine engine);
 std::string_view engine_name(Engine engine);
 
-// What is left of an engine on a generation once the structure has its say: a factor on block and head time, 1 where nothing was
-// measured. `measured` tells the two apart.
+// What is left of an engine on a generation once the structure has its say: a factor on block and head time, 1 where
+// nothing was measured. `measured` tells the two apart.
 struct Leftover {
   double factor = 1;
   bool measured = false;

@@ -6,19 +6,20 @@
 namespace shardfit::timing {
 namespace {
 
-// GPU bytes per local parameter (fitted on tests/truth/time_visible.jsonl): the arithmetic minimum of fp32 AdamW is 28 (16 read,
-// 12 written); foreach reads its intermediates again, the for-loop form once more.
+// GPU bytes per local parameter (fitted on tests/truth/time_visible.jsonl): the arithmetic minimum of fp32 AdamW is 28
+// (16 read, 12 written); foreach reads its intermediates again, the for-loop form once more.
 constexpr double kFusedBytes = 32.2, kForeachBytes = 55.4, kSingleBytes = 120, kClippingBytes = 8;
 constexpr double kBf16States = 0.55, kInt8States = 0.5;
 
-// Host: GB/s that DeepSpeed's CPUAdam streams with n ranks = kRankRate x n^kRankPower, x kNewSoftware since 0.15 (2025 hosts):
-// 1.4 Gparam/s at 1 rank, 1.5 at 2, 2.0 at 8, 4.0 at 8 since 2025. Only desktops are bounded by their memory instead.
+// Host: GB/s that DeepSpeed's CPUAdam streams with n ranks = kRankRate x n^kRankPower, x kNewSoftware since 0.15 (2025
+// hosts): 1.4 Gparam/s at 1 rank, 1.5 at 2, 2.0 at 8, 4.0 at 8 since 2025. Only desktops are bounded by their memory
+// instead.
 constexpr double kRankRate = 44.2, kRankPower = 0.167, kNewSoftware = 2.06, kUnbound = 0.84, kMemoryShare = 0.444;
-constexpr double kTorchRate = 129.5;    // torch's fused CPU AdamW under FSDP
-constexpr double kUnknownRate = 16.1;   // LoHan's host; torchao's CPUOffloadOptimizer twice that
+constexpr double kTorchRate = 129.5;   // torch's fused CPU AdamW under FSDP
+constexpr double kUnknownRate = 16.1;  // LoHan's host; torchao's CPUOffloadOptimizer twice that
 
-constexpr double kDriveShare = 0.85;    // of the drives' specification (DeepNVMe reports 0.77-0.9)
-constexpr double kArrayGbs = 14;        // from here up several drives read and write at once
+constexpr double kDriveShare = 0.85;  // of the drives' specification (DeepNVMe reports 0.77-0.9)
+constexpr double kArrayGbs = 14;      // from here up several drives read and write at once
 
 }  // namespace
 
@@ -30,11 +31,15 @@ void set_optimizer(const job::Job& job, Work& work) {
     work.assumed.push_back("optimizer.implementation=" + implementation +
                            (work.engine == Engine::kShardfit ? " (shardfit-train)" : " (PyTorch default)"));
   }
-  double bytes = implementation == "fused" ? kFusedBytes : implementation == "single" ? kSingleBytes : implementation == "cpu" ? 30 : kForeachBytes;
+  double bytes = implementation == "fused"    ? kFusedBytes
+                 : implementation == "single" ? kSingleBytes
+                 : implementation == "cpu"    ? 30
+                                              : kForeachBytes;
   const job::DType states = job.optimizer.states.value_or(job::DType::kFp32);
   if (states == job::DType::kBf16) bytes *= kBf16States;
   if (states == job::DType::kInt8 || states == job::DType::kInt4) bytes *= kInt8States;
-  // Streams of fp32: AdamW parameter, gradient, two moments (28 B); Lion and SGD with momentum one moment (20 B); plain SGD 12 B.
+  // Streams of fp32: AdamW parameter, gradient, two moments (28 B); Lion and SGD with momentum one moment (20 B); plain
+  // SGD 12 B.
   const std::string& name = job.optimizer.name;
   if (name == "lion") bytes *= 20.0 / 28;
   if (name == "sgd") bytes *= 12.0 / 28;
@@ -44,12 +49,14 @@ void set_optimizer(const job::Job& job, Work& work) {
   if (name == "muon" || name == "galore_adamw")
     for (const BlockWork& block : work.blocks)
       for (const Linear& linear : block.linears) {
-        // Muon: five Newton-Schulz rounds of two m x m x n products and one m x m x m; GaLore projects twice at a quarter of the rank.
+        // Muon: five Newton-Schulz rounds of two m x m x n products and one m x m x m; GaLore projects twice at a
+        // quarter of the rank.
         const double m = std::min(linear.in, linear.out), n = std::max(linear.in, linear.out);
-        work.optimizer_flops += block.count * linear.weight_gradient * (name == "muon" ? 5 * (4 * m * m * n + 2 * m * m * m) : m * m * n);
+        work.optimizer_flops +=
+            block.count * linear.weight_gradient * (name == "muon" ? 5 * (4 * m * m * n + 2 * m * m * m) : m * m * n);
       }
-  // On the host: parameters, gradients and two moments read, three written, and 4 B for the copy that goes back. DeepSpeed keeps
-  // fp32 states whatever the job says.
+  // On the host: parameters, gradients and two moments read, three written, and 4 B for the copy that goes back.
+  // DeepSpeed keeps fp32 states whatever the job says.
   work.cpu_state_bytes = 32;
   if (work.engine != Engine::kDeepspeed) {
     if (states == job::DType::kBf16) work.cpu_state_bytes = 18;
@@ -59,7 +66,8 @@ void set_optimizer(const job::Job& job, Work& work) {
 
 double gpu_optimizer_seconds(const Work& work, double local, const DeviceRates& rates) {
   double seconds = local * (work.optimizer_bytes + kClippingBytes) / rates.memory_bytes_per_second;
-  if (work.optimizer_flops > 0 && work.trainable > 0) seconds += work.optimizer_flops * (local / work.trainable) / rates.half_flops;
+  if (work.optimizer_flops > 0 && work.trainable > 0)
+    seconds += work.optimizer_flops * (local / work.trainable) / rates.half_flops;
   return seconds;
 }
 
@@ -77,9 +85,15 @@ double cpu_optimizer_seconds(const Work& work, double node_parameters, double ra
     case Engine::kFsdp1:
     case Engine::kFsdp2:
     case Engine::kDdp:
-    case Engine::kMegatron: rate = kTorchRate; break;
-    case Engine::kShardfit: rate = kRankRate * std::pow(std::max(ranks, 1.0), kRankPower) * kNewSoftware; break;
-    case Engine::kOther: rate = kUnknownRate * (work.label == "torchao" ? 2 : 1); break;
+    case Engine::kMegatron:
+      rate = kTorchRate;
+      break;
+    case Engine::kShardfit:
+      rate = kRankRate * std::pow(std::max(ranks, 1.0), kRankPower) * kNewSoftware;
+      break;
+    case Engine::kOther:
+      rate = kUnknownRate * (work.label == "torchao" ? 2 : 1);
+      break;
   }
   rate = std::min(rate, kMemoryShare * ddr_gbs);
   return node_parameters * work.cpu_state_bytes / (std::max(rate, 1e-3) * 1e9);

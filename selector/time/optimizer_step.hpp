@@ -1,4 +1,5 @@
-// The optimizer step: on the GPU by memory traffic, on the host by what ranks and software reach there, on NVMe by the drives.
+// The optimizer step: on the GPU by memory traffic, on the host by what ranks and software reach there, on NVMe by the
+// drives.
 #pragma once
 #include "pricing/offers.hpp"
 #include "selector/job/plan.hpp"

@@ -7,9 +7,10 @@
 
 namespace shardfit::timing {
 
-// Standard deviation of log(step). `attention_share`: share of the step in attention cores whose kernel was inferred, not stated.
-double range_sigma(const Work& work, const job::Plan& plan, const DeviceRates& rates, const Links& links, bool engine_measured,
-                   double attention_share);
+// Standard deviation of log(step). `attention_share`: share of the step in attention cores whose kernel was inferred,
+// not stated.
+double range_sigma(const Work& work, const job::Plan& plan, const DeviceRates& rates, const Links& links,
+                   bool engine_measured, double attention_share);
 // The range is step x exp(+-kRangeWidth sigma): nine in ten, if the errors were normal.
 inline constexpr double kRangeWidth = 1.645;
 

@@ -1,5 +1,5 @@
-// Puts a step together: blocks, then overlap with collectives and host copies, micro-steps and pipeline, reduction of the gradients,
-// optimizer.
+// Puts a step together: blocks, then overlap with collectives and host copies, micro-steps and pipeline, reduction of
+// the gradients, optimizer.
 #include <algorithm>
 #include <cmath>
 
@@ -21,8 +21,9 @@ using job::Place;
 
 // Fitted on tests/truth/time_visible.jsonl: Python, data loader and logging per micro-step and per step.
 constexpr double kMicroStepSeconds = 12.4e-3, kStepSeconds = 20.6e-3;
-constexpr double kAccumulatedGradients = 1.955;   // copies of offloaded gradients under accumulation, DeepSpeed: add, not only copy
-constexpr double kContextExposed = 0.3;           // share of the K/V exchange that ring attention leaves visible
+constexpr double kAccumulatedGradients =
+    1.955;  // copies of offloaded gradients under accumulation, DeepSpeed: add, not only copy
+constexpr double kContextExposed = 0.3;  // share of the K/V exchange that ring attention leaves visible
 constexpr double kZenflow = 1.019;
 
 double combine(double compute, double other, double p) {
@@ -43,10 +44,13 @@ Share share_of(const job::Plan& plan, bool sharded) {
   share.nodes = static_cast<double>(plan.nodes);
   share.sharded = sharded;
   const job::Checkpointing& c = plan.checkpointing;
-  if (c.kind == "full") share.recompute = Share::Recompute::kFull;
+  if (c.kind == "full")
+    share.recompute = Share::Recompute::kFull;
   else if (c.kind == "selective_op")
-    share.recompute = c.save && *c.save == "all_compute" ? Share::Recompute::kSelectiveOpAllCompute : Share::Recompute::kSelectiveOp;
-  else if (c.kind == "selective") share.recompute = Share::Recompute::kAttention;
+    share.recompute =
+        c.save && *c.save == "all_compute" ? Share::Recompute::kSelectiveOpAllCompute : Share::Recompute::kSelectiveOp;
+  else if (c.kind == "selective")
+    share.recompute = Share::Recompute::kAttention;
   share.recompute_every = static_cast<double>(std::max<std::int64_t>(c.every, 1));
   return share;
 }
@@ -56,17 +60,24 @@ double default_ddr_gbs(const hardware::Device& device, Generation generation) {
   const bool workstation = key.starts_with("rtx_a") || key.starts_with("rtx_6000") || key.starts_with("rtx_pro");
   if (key.starts_with("rtx_") && !workstation) return 60;  // desktops: two channels
   switch (generation) {
-    case Generation::kVolta: return 256;
-    case Generation::kAmpere: return 410;
-    case Generation::kHopper: return 614;
+    case Generation::kVolta:
+      return 256;
+    case Generation::kAmpere:
+      return 410;
+    case Generation::kHopper:
+      return 614;
     case Generation::kBlackwell:
-    case Generation::kCdna: return 716;
-    default: return 307;
+    case Generation::kCdna:
+      return 716;
+    default:
+      return 307;
   }
 }
 
 // What the host says of itself where it is a figure at all; 0 is unknown.
-double stated_or(const std::optional<double>& value, double fallback) { return value && *value > 0 ? *value : fallback; }
+double stated_or(const std::optional<double>& value, double fallback) {
+  return value && *value > 0 ? *value : fallback;
+}
 
 struct Drives {
   double read_gbs = 5, write_gbs = 4.5;
@@ -88,7 +99,8 @@ double slowest(double a, double b, double c, double d) {
 }
 
 void finish(StepTime& time, const Work& work, const job::Plan& plan, double sigma) {
-  time.step = time.compute + time.communication_exposed + time.pcie_exposed + time.cpu_optimizer + time.nvme_exposed + time.input;
+  time.step = time.compute + time.communication_exposed + time.pcie_exposed + time.cpu_optimizer + time.nvme_exposed +
+              time.input;
   time.sigma = sigma;
   const double width = std::exp(kRangeWidth * sigma);
   time.low = time.step / width;
@@ -131,7 +143,8 @@ Zenflow zenflow_of(const job::Plan& plan) {
   zenflow.on = true;
   if (const auto i = found->find("update_interval"); i != found->end() && i->is_number() && i->get<double>() >= 1)
     zenflow.interval = i->get<double>();
-  if (const auto k = found->find("topk_ratio"); k != found->end() && k->is_number()) zenflow.top_k = std::clamp(k->get<double>(), 0.0, 1.0);
+  if (const auto k = found->find("topk_ratio"); k != found->end() && k->is_number())
+    zenflow.top_k = std::clamp(k->get<double>(), 0.0, 1.0);
   return zenflow;
 }
 
@@ -156,10 +169,12 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
   const bool gathers_again =
       !(fsdp && plan.sharding.stage == 2) && plan.sharding.reshard_after_forward != Reshard::kFalse;
   const double tensor = static_cast<double>(plan.tensor_parallel), context = static_cast<double>(plan.context_parallel),
-               expert = static_cast<double>(plan.expert_parallel), stages = static_cast<double>(std::max<std::int64_t>(plan.pipeline.degree, 1)),
-               steps = static_cast<double>(std::max<std::int64_t>(plan.gradient_accumulation, 1)), gpus = links.gpus_per_node,
-               shard = static_cast<double>(plan.sharding.shard_degree), replicate = static_cast<double>(plan.sharding.replicate_degree),
-               data = shard * replicate, nodes = static_cast<double>(plan.nodes);
+               expert = static_cast<double>(plan.expert_parallel),
+               stages = static_cast<double>(std::max<std::int64_t>(plan.pipeline.degree, 1)),
+               steps = static_cast<double>(std::max<std::int64_t>(plan.gradient_accumulation, 1)),
+               gpus = links.gpus_per_node, shard = static_cast<double>(plan.sharding.shard_degree),
+               replicate = static_cast<double>(plan.sharding.replicate_degree), data = shard * replicate,
+               nodes = static_cast<double>(plan.nodes);
   const Share share = share_of(plan, sharded);
 
   // ---- GPU work of one micro-step on one pipeline stage
@@ -172,7 +187,8 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     attention += block.count * attention_forward_seconds(work, block, share, rates, kernel);
   }
   const double blocks = std::max(work.layers, 1.0) / stages;
-  const double compute_forward = forward / stages * rest.factor, compute_backward = (backward + recompute) / stages * rest.factor;
+  const double compute_forward = forward / stages * rest.factor,
+               compute_backward = (backward + recompute) / stages * rest.factor;
   const Passes head = head_seconds(work, share, rates);
   const double head_seconds_total = (head.forward + head.backward) * rest.factor;
   const double tokens = share.micro_batch * work.decoder_sequence / context;
@@ -184,8 +200,9 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
   if (tensor > 1) {
     const double link = tensor <= gpus ? links.gpu : std::min(links.gpu, links.node * 0.63 / gpus);
     const double all_reduce = 2 * hidden_bytes * (tensor - 1) / tensor / link + 35e-6;
-    const double exposed = flag(plan.fsdp, "enable_async_tensor_parallel") ? engine_row(Engine::kMegatron).tensor_parallel_exposed
-                                                                           : engine.tensor_parallel_exposed;
+    const double exposed = flag(plan.fsdp, "enable_async_tensor_parallel")
+                               ? engine_row(Engine::kMegatron).tensor_parallel_exposed
+                               : engine.tensor_parallel_exposed;
     model_forward += exposed * all_reduce * 2 * blocks;
     model_backward += exposed * all_reduce * 2 * blocks * passes_again;
   }
@@ -198,7 +215,8 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
   if (expert > 1) {
     for (const BlockWork& block : work.blocks)
       for (const Experts& e : block.experts) {
-        const double exchange = 2 * alltoall_seconds(links, tokens * e.hidden * 2, expert, e.top_k) * block.count / stages;
+        const double exchange =
+            2 * alltoall_seconds(links, tokens * e.hidden * 2, expert, e.top_k) * block.count / stages;
         model_forward += exchange;
         model_backward += exchange * passes_again;
       }
@@ -206,17 +224,21 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
 
   // ---- sharded states: gathers and reductions beside compute
   const double experts_here = work.expert_parameters / tensor / stages / expert;
-  const double blocks_here = work.block_parameters / tensor / stages - work.expert_parameters / tensor / stages + experts_here;
+  const double blocks_here =
+      work.block_parameters / tensor / stages - work.expert_parameters / tensor / stages + experts_here;
   const double all_here = blocks_here + (work.parameters - work.block_parameters) / tensor / (stages == 1 ? 1 : 2);
   const double trained_here = work.trainable < work.parameters ? work.trainable / tensor / stages : all_here;
   const bool full = work.trainable >= work.parameters;
   double network_forward = 0, network_backward = 0, after_backward = 0, ring = 0;
   const double shard_ranks = sharded && plan.sharding.over_context_parallel ? shard * context : shard;
   if (sharded) {
-    const double expert_shards = expert > 1 ? experts_here : 0, expert_ranks = std::max(std::floor(shard_ranks / expert), 1.0);
+    const double expert_shards = expert > 1 ? experts_here : 0,
+                 expert_ranks = std::max(std::floor(shard_ranks / expert), 1.0);
     const auto gather = [&](double ranks, double per_node) {
-      return blocks * (gather_seconds(links, (blocks_here - expert_shards) / blocks * work.gather_bytes, ranks, per_node) +
-                       gather_seconds(links, expert_shards / blocks * work.gather_bytes, std::min(expert_ranks, ranks), per_node));
+      return blocks *
+             (gather_seconds(links, (blocks_here - expert_shards) / blocks * work.gather_bytes, ranks, per_node) +
+              gather_seconds(links, expert_shards / blocks * work.gather_bytes, std::min(expert_ranks, ranks),
+                             per_node));
     };
     const double whole = gather(shard_ranks, 0);
     ring = ring_seconds(shard_ranks, blocks * (gathers_again ? 3 : 2));
@@ -226,9 +248,12 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
       network_backward += plan.sharding.reshard_after_forward == Reshard::kOver
                               ? gather(std::min(static_cast<double>(plan.sharding.reshard_over), shard_ranks), 0)
                               : whole;
-    double reduce = blocks * (gather_seconds(links, (trained_here - (full ? expert_shards : 0)) / blocks * work.reduce_bytes, shard_ranks) +
-                              (full ? gather_seconds(links, expert_shards / blocks * work.reduce_bytes, expert_ranks) : 0));
-    if (replicate > 1) reduce += 2 * gather_seconds(links, trained_here / shard_ranks * work.reduce_bytes, replicate, 1);
+    double reduce =
+        blocks *
+        (gather_seconds(links, (trained_here - (full ? expert_shards : 0)) / blocks * work.reduce_bytes, shard_ranks) +
+         (full ? gather_seconds(links, expert_shards / blocks * work.reduce_bytes, expert_ranks) : 0));
+    if (replicate > 1)
+      reduce += 2 * gather_seconds(links, trained_here / shard_ranks * work.reduce_bytes, replicate, 1);
     network_backward += plan.accumulate_without_sync ? reduce / steps : reduce;
   } else if (data > 1) {
     if (stage <= 1 || work.engine == Engine::kMegatron) {
@@ -253,10 +278,14 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     host_backward += copies;
   }
   if (plan.offload.gradients != Place::kNone && !work.frozen) {
-    const double copies = (work.label.empty() ? trained_here * (work.gradient_bytes >= 4 ? 4 : 2) / (stage >= 2 ? shard : 1)
-                                              : trained_here * 2) / links.pcie;
-    if (steps > 1 && work.engine == Engine::kDeepspeed) host_serial += kAccumulatedGradients * copies;
-    else host_backward += copies;
+    const double copies =
+        (work.label.empty() ? trained_here * (work.gradient_bytes >= 4 ? 4 : 2) / (stage >= 2 ? shard : 1)
+                            : trained_here * 2) /
+        links.pcie;
+    if (steps > 1 && work.engine == Engine::kDeepspeed)
+      host_serial += kAccumulatedGradients * copies;
+    else
+      host_backward += copies;
   }
 
   // ---- overlap
@@ -276,8 +305,10 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
   // ---- micro-steps or pipeline
   if (stages > 1) {
     double virtual_stages = 1;
-    if (plan.pipeline.virtual_stages) virtual_stages = static_cast<double>(std::max<std::int64_t>(*plan.pipeline.virtual_stages, 1));
-    else if (work.engine == Engine::kMegatron) virtual_stages = std::clamp(std::floor(work.layers / stages), 1.0, 5.0);
+    if (plan.pipeline.virtual_stages)
+      virtual_stages = static_cast<double>(std::max<std::int64_t>(*plan.pipeline.virtual_stages, 1));
+    else if (work.engine == Engine::kMegatron)
+      virtual_stages = std::clamp(std::floor(work.layers / stages), 1.0, 5.0);
     // The last stage carries the head unless embedding and head are counted as layers.
     const bool balanced = std::fmod(work.layers + 2, stages * virtual_stages) == 0;
     const double head_here = balanced ? head_seconds_total / stages : head_seconds_total;
@@ -299,7 +330,8 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     if (work.engine == Engine::kDeepspeed) {
       time.communication_exposed += engine.step_exposed * after_backward * (stage >= 2 ? 1 : 0.6);
     } else {
-      time.communication_exposed += std::max(combine(backward_total, after_backward, p) - backward_total, engine.step_exposed * after_backward);
+      time.communication_exposed +=
+          std::max(combine(backward_total, after_backward, p) - backward_total, engine.step_exposed * after_backward);
     }
   }
 
@@ -320,7 +352,8 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     if (plan.offload.optimizer == Place::kNvme) {
       const Drives drives = drives_of(host);
       time.nvme_exposed +=
-          std::max(0.0, nvme_optimizer_seconds(work.trainable / nodes * fraction, drives.read_gbs, drives.write_gbs) - time.pcie_exposed);
+          std::max(0.0, nvme_optimizer_seconds(work.trainable / nodes * fraction, drives.read_gbs, drives.write_gbs) -
+                            time.pcie_exposed);
     }
   } else {
     const double fraction = plan.offload.optimizer_fraction;
@@ -365,10 +398,12 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
 
   const bool inferred = !kernel.stated && work.attention != AttentionWord::kEager;
   const double in_attention = attention / stages * (2 + passes_again) * steps;
-  const double total = time.compute + time.communication_exposed + time.pcie_exposed + time.cpu_optimizer + time.nvme_exposed;
+  const double total =
+      time.compute + time.communication_exposed + time.pcie_exposed + time.cpu_optimizer + time.nvme_exposed;
   const Bound overlapped_bound = time.bound;
   finish(time, work, plan,
-         range_sigma(work, plan, rates, links, rest.measured, inferred && total > 0 ? std::min(in_attention / total, 1.0) : 0));
+         range_sigma(work, plan, rates, links, rest.measured,
+                     inferred && total > 0 ? std::min(in_attention / total, 1.0) : 0));
   time.bound = overlapped_bound != Bound::kCompute ? overlapped_bound : largest_part(time);
   return time;
 }
@@ -377,12 +412,18 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
 
 const char* name_of(Bound bound) {
   switch (bound) {
-    case Bound::kCompute: return "compute";
-    case Bound::kCommunication: return "communication";
-    case Bound::kPcie: return "pcie";
-    case Bound::kCpuOptimizer: return "cpu_optimizer";
-    case Bound::kNvme: return "nvme";
-    case Bound::kInput: return "input";
+    case Bound::kCompute:
+      return "compute";
+    case Bound::kCommunication:
+      return "communication";
+    case Bound::kPcie:
+      return "pcie";
+    case Bound::kCpuOptimizer:
+      return "cpu_optimizer";
+    case Bound::kNvme:
+      return "nvme";
+    case Bound::kInput:
+      return "input";
   }
   return "compute";
 }
@@ -390,10 +431,12 @@ const char* name_of(Bound bound) {
 StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device, const pricing::Host* host,
                    const pricing::Interconnect* interconnect, const Calibration* calibration) {
   if (!(work.sequence > 0))
-    throw Error("missing_key", "/job/sequence_length", "sequence_length is not stated", "state the tokens of a sequence");
+    throw Error("missing_key", "/job/sequence_length", "sequence_length is not stated",
+                "state the tokens of a sequence");
   if (!device.is_cpu) return gpu_step(work, plan, device, host, interconnect);
   if (!calibration)
-    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine", "run shardfit calibrate --quick");
+    throw Error("not_calibrated", "/plan/gpu", "the device \"cpu\" has no measured rates on this machine",
+                "run shardfit calibrate --quick");
   StepTime time = cpu_step(work, plan, *calibration, interconnect);
   const double sigma = time.sigma;
   finish(time, work, plan, sigma);

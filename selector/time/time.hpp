@@ -1,7 +1,7 @@
 // How long one optimizer step takes: the entry point of selector/time.
 //
-// Two ways in. estimate_time answers one (job, plan) with its assumptions spelled out. Whoever prices many plans of one job calls
-// prepare once and step_time for each plan: a few microseconds, no allocation of note.
+// Two ways in. estimate_time answers one (job, plan) with its assumptions spelled out. Whoever prices many plans of one
+// job calls prepare once and step_time for each plan: a few microseconds, no allocation of note.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 namespace shardfit::job {
 struct Job;
 struct Plan;
-}
+}  // namespace shardfit::job
 namespace shardfit::model {
 struct Model;
 }
@@ -22,7 +22,7 @@ struct Device;
 namespace shardfit::pricing {
 struct Host;
 struct Interconnect;
-}
+}  // namespace shardfit::pricing
 
 namespace shardfit::timing {
 
@@ -40,15 +40,16 @@ const char* name_of(Bound bound);  // "compute", ..., as in TimeEstimate::bound_
 struct StepTime {
   double step = 0, low = 0, high = 0;
   double compute = 0, communication_exposed = 0, pcie_exposed = 0, cpu_optimizer = 0, nvme_exposed = 0, input = 0;
-  double sigma = 0;                      // of log(step), one standard deviation
+  double sigma = 0;  // of log(step), one standard deviation
   double tokens_per_second_per_gpu = 0;
-  Bound bound = Bound::kCompute;         // the largest part; of engines that overlap everything, the slowest road
+  Bound bound = Bound::kCompute;  // the largest part; of engines that overlap everything, the slowest road
   bool calibrated = false;
 };
 
 // Throws Error{not_calibrated} for the device "cpu" without a calibration.
-StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device, const pricing::Host* host = nullptr,
-                   const pricing::Interconnect* interconnect = nullptr, const Calibration* calibration = nullptr);
+StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device,
+                   const pricing::Host* host = nullptr, const pricing::Interconnect* interconnect = nullptr,
+                   const Calibration* calibration = nullptr);
 
 struct Request {
   const job::Job& job;
@@ -58,12 +59,12 @@ struct Request {
   const pricing::Host* host = nullptr;
   const pricing::Interconnect* interconnect = nullptr;
   const Calibration* calibration = nullptr;
-  const Work* work = nullptr;            // from prepare(job, model); made anew when absent
+  const Work* work = nullptr;  // from prepare(job, model); made anew when absent
 };
 
 struct Result {
   TimeEstimate time;
-  std::string basis = "table";           // table | probed | learned
+  std::string basis = "table";  // table | probed | learned
   std::vector<std::string> assumed;
 };
 

@@ -49,7 +49,9 @@ std::string complaint(Work work) {
   return "";
 }
 
-Json record() { return Json::parse(to_json(fake_rates()).dump()); }
+Json record() {
+  return Json::parse(to_json(fake_rates()).dump());
+}
 
 TEST(Rates, RoundTrip) {
   const Json once = record();
@@ -82,9 +84,11 @@ TEST(Rates, DamagedRecordsAreNamed) {
 // A step of a small model that took half as long again as its products, elements and transfers say.
 TEST(Rates, FactorsComeFromMeasuredSteps) {
   Json r = record();
-  const Json config = {{"model_type", "llama"}, {"architectures", {"LlamaForCausalLM"}}, {"hidden_size", 256}, {"intermediate_size", 1024},
-                       {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"vocab_size", 1024}, {"max_position_embeddings", 256},
-                       {"rms_norm_eps", 1e-5}, {"tie_word_embeddings", true}};
+  const Json config = {{"model_type", "llama"},  {"architectures", {"LlamaForCausalLM"}},
+                       {"hidden_size", 256},     {"intermediate_size", 1024},
+                       {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+                       {"vocab_size", 1024},     {"max_position_embeddings", 256},
+                       {"rms_norm_eps", 1e-5},   {"tie_word_embeddings", true}};
   Json step = {{"config", config}, {"sequence", 128}, {"micro_batch", 1}, {"stage", 3}};
   step["seconds"] = {{"compute", 1e-9}, {"communication", 1e-9}, {"update", 1e9}};
   r["steps"] = Json::array({step});
@@ -94,8 +98,10 @@ TEST(Rates, FactorsComeFromMeasuredSteps) {
   const BusyRates absurd = parse_rates(r);
   EXPECT_EQ(absurd.compute_factor, 0.5);  // clamped: the measurement was disturbed
   EXPECT_EQ(absurd.update_factor, 2);
-  // Products of a token: 2 blocks x (4 of 256 x 256 + 3 of 256 x 1024) + 256 x 1024 of the head, at 100, 80 and 50 GFLOP/s.
-  const double products = 2 * 128 * (2 * (4 * 256 * 256 + 3 * 256 * 1024) + 256 * 1024) * (1 / 100e9 + 1 / 80e9 + 1 / 50e9);
+  // Products of a token: 2 blocks x (4 of 256 x 256 + 3 of 256 x 1024) + 256 x 1024 of the head, at 100, 80 and 50
+  // GFLOP/s.
+  const double products =
+      2 * 128 * (2 * (4 * 256 * 256 + 3 * 256 * 1024) + 256 * 1024) * (1 / 100e9 + 1 / 80e9 + 1 / 50e9);
   step["seconds"] = {{"compute", 1.5 * products}, {"communication", 1}, {"update", 1e-3}};
   r["steps"] = Json::array({step});
   const BusyRates fitted = parse_rates(r);
@@ -153,7 +159,8 @@ TEST(Store, TheNewestOfSeveralFoldersCounts) {
 TEST(Store, ADamagedDatabaseCountsAsEmptyAndIsNotOverwritten) {
   const Folder folder;
   const Machine machine{.cpu = "Test CPU", .cores = 2, .usable = 2};
-  std::ofstream(folder.path() / "calibration.sqlite") << "not a database, but long enough to be read as one if nobody looked at its first bytes";
+  std::ofstream(folder.path() / "calibration.sqlite")
+      << "not a database, but long enough to be read as one if nobody looked at its first bytes";
   EXPECT_FALSE(load_calibration({folder.path()}, machine));
   EXPECT_THAT(complaint([&] { store_rates(folder.path(), machine, fake_rates()); }), HasSubstr("state_unwritable"));
 }
@@ -176,9 +183,11 @@ TEST(Machine, IsNamed) {
 
 TEST(RunProbe, ReadsTheLastLine) {
   const Folder folder;
-  const std::string script = folder.script("echo 'measuring' >&2\necho 'some talk'\necho \"$@\" > " + (folder.path() / "words").string() + "\ncat <<'X'\n" +
-                                           to_json(fake_rates()).dump() + "\nX");
-  const BusyRates rates = run_probe({.ranks = 2, .threads = 1, .type = "fp32", .quick = true, .deadline_seconds = 20, .program = script});
+  const std::string script =
+      folder.script("echo 'measuring' >&2\necho 'some talk'\necho \"$@\" > " + (folder.path() / "words").string() +
+                    "\ncat <<'X'\n" + to_json(fake_rates()).dump() + "\nX");
+  const BusyRates rates =
+      run_probe({.ranks = 2, .threads = 1, .type = "fp32", .quick = true, .deadline_seconds = 20, .program = script});
   EXPECT_EQ(rates.gemms.size(), 12u);
   std::ifstream words(folder.path() / "words");
   std::string line;
@@ -192,7 +201,8 @@ TEST(RunProbe, FailuresAreToldInOneLine) {
     const std::string script = folder.script(body);
     return complaint([&] { run_probe({.deadline_seconds = deadline, .program = script}); });
   };
-  EXPECT_THAT(run("echo 'no LibTorch here' >&2\nexit 3"), testing::AllOf(HasSubstr("probe_failed"), HasSubstr("no LibTorch here")));
+  EXPECT_THAT(run("echo 'no LibTorch here' >&2\nexit 3"),
+              testing::AllOf(HasSubstr("probe_failed"), HasSubstr("no LibTorch here")));
   EXPECT_THAT(run("kill -9 $$"), HasSubstr("probe_failed"));
   EXPECT_NE(run("echo '{\"ranks\": 1'"), "");
   EXPECT_NE(run("true"), "");

@@ -20,18 +20,25 @@ struct Case {
 // A Llama of SmolLM2's shape.
 Case smol(int ranks, int stage, const std::string& precision = "fp32") {
   Case c;
-  c.model = model::parse_model(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 1536,
+  c.model = model::parse_model(
+      R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 1536,
       "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 8192,
-      "rms_norm_eps": 1e-5, "tie_word_embeddings": true})", "config.json");
-  const Json job = {{"model", "smol"}, {"sequence_length", 256}, {"precision", precision}, {"framework", {{"name", "shardfit"}}}};
-  Json plan = {{"gpu", "cpu"}, {"gpus_per_node", ranks}, {"cpus_per_gpu", 1}, {"micro_batch", 2}, {"gradient_accumulation", 2}};
-  plan["sharding"] = {{"stage", stage}, {"shard_degree", stage == 3 ? ranks : 1}, {"replicate_degree", stage == 3 ? 1 : ranks}};
+      "rms_norm_eps": 1e-5, "tie_word_embeddings": true})",
+      "config.json");
+  const Json job = {
+      {"model", "smol"}, {"sequence_length", 256}, {"precision", precision}, {"framework", {{"name", "shardfit"}}}};
+  Json plan = {
+      {"gpu", "cpu"}, {"gpus_per_node", ranks}, {"cpus_per_gpu", 1}, {"micro_batch", 2}, {"gradient_accumulation", 2}};
+  plan["sharding"] = {
+      {"stage", stage}, {"shard_degree", stage == 3 ? ranks : 1}, {"replicate_degree", stage == 3 ? 1 : ranks}};
   c.job = job::parse_job(job, "");
   c.plan = job::parse_plan(plan);
   return c;
 }
 
-Calibration fake(int ranks = 2) { return {.cpu = "Test CPU", .cores = 2, .rates = {fake_rates(ranks)}}; }
+Calibration fake(int ranks = 2) {
+  return {.cpu = "Test CPU", .cores = 2, .rates = {fake_rates(ranks)}};
+}
 
 // What is priced is what runs: collectives and bytes by build_step, to the padding of a unit.
 TEST(CpuStep, TrafficIsTheSchedulesOwn) {
@@ -48,8 +55,10 @@ TEST(CpuStep, TrafficIsTheSchedulesOwn) {
           const auto bytes = static_cast<double>(event.bytes);
           if (event.kind == schedule::EventKind::kGather) ++gathers, gather_bytes += bytes;
           if (event.kind != schedule::EventKind::kReduce) continue;
-          if (event.last_micro_step_only) ++last_reduces, last_bytes += bytes;
-          else ++reduces, reduce_bytes += bytes;
+          if (event.last_micro_step_only)
+            ++last_reduces, last_bytes += bytes;
+          else
+            ++reduces, reduce_bytes += bytes;
         }
         const CpuTraffic t = cpu_traffic(*prepare(c.job, c.model), c.plan);
         const std::string what = std::string(precision) + " " + reshard + " stage " + std::to_string(stage);
@@ -57,9 +66,15 @@ TEST(CpuStep, TrafficIsTheSchedulesOwn) {
         EXPECT_EQ(t.block_reduces + t.root_reduces, reduces) << what;
         EXPECT_EQ(t.all_reduces_block + t.all_reduces_root, last_reduces) << what;
         const double padding = 31 * 64 * 4;  // each unit is padded to 16 x ranks elements
-        EXPECT_NEAR(t.block_gathers * t.block_gather_bytes + t.root_gathers * t.root_gather_bytes, gather_bytes, 2 * padding) << what;
-        EXPECT_NEAR(t.block_reduces * t.block_reduce_bytes + t.root_reduces * t.root_reduce_bytes, reduce_bytes, padding) << what;
-        EXPECT_NEAR(t.all_reduces_block * t.block_reduce_bytes + t.all_reduces_root * t.root_reduce_bytes, last_bytes, padding) << what;
+        EXPECT_NEAR(t.block_gathers * t.block_gather_bytes + t.root_gathers * t.root_gather_bytes, gather_bytes,
+                    2 * padding)
+            << what;
+        EXPECT_NEAR(t.block_reduces * t.block_reduce_bytes + t.root_reduces * t.root_reduce_bytes, reduce_bytes,
+                    padding)
+            << what;
+        EXPECT_NEAR(t.all_reduces_block * t.block_reduce_bytes + t.all_reduces_root * t.root_reduce_bytes, last_bytes,
+                    padding)
+            << what;
       }
 }
 
@@ -77,14 +92,16 @@ TEST(CpuStep, ByHand) {
   const Case c = smol(2, 3);
   const Calibration calibration = fake();
   const CpuParts parts = cpu_parts(*prepare(c.job, c.model), c.plan, calibration.rates[0]);
-  // Two micro-steps of 512 tokens. Products of a token: 30 blocks of 3.54 M, the head 28.3 M; 1/100 + 1/80 + 1/50 s a GFLOP.
+  // Two micro-steps of 512 tokens. Products of a token: 30 blocks of 3.54 M, the head 28.3 M; 1/100 + 1/80 + 1/50 s a
+  // GFLOP.
   const double block = 576.0 * 576 * 2 + 2 * 576.0 * 192 + 3 * 576.0 * 1536, head = 576.0 * 49152;
   const double products = 2 * 2 * 512 * (30 * block + head) * (1 / 100e9 + 1 / 80e9 + 1 / 50e9);
   EXPECT_GT(parts.compute, products);
   EXPECT_LT(parts.compute, 1.15 * products);  // attention and element-wise kernels
   // 59 block gathers and the root's at 10 GB/s, 30 reductions and the root's at 5 GB/s.
   const double block_bytes = 4 * (block + 2 * 576), root_bytes = 4 * (head + 576);
-  EXPECT_NEAR(parts.communication, 2 * ((59 * block_bytes + root_bytes) / 10e9 + (30 * block_bytes + root_bytes) / 5e9), 1e-6);
+  EXPECT_NEAR(parts.communication, 2 * ((59 * block_bytes + root_bytes) / 10e9 + (30 * block_bytes + root_bytes) / 5e9),
+              1e-6);
   EXPECT_NEAR(parts.update, 134515008 / 2.0 * (5e-10 + 1e-10 + 2 * 2e-10), 1e-3);
 }
 
@@ -96,7 +113,8 @@ TEST(CpuStep, FactorsAndRange) {
   const StepTime plain = step_time(*work, c.plan, device, nullptr, nullptr, &calibration);
   EXPECT_NEAR(plain.compute + plain.communication_exposed, plain.step, 1e-12);
   calibration.rates[0].communication_factor = 2;
-  EXPECT_NEAR(step_time(*work, c.plan, device, nullptr, nullptr, &calibration).communication_exposed, 2 * plain.communication_exposed, 1e-9);
+  EXPECT_NEAR(step_time(*work, c.plan, device, nullptr, nullptr, &calibration).communication_exposed,
+              2 * plain.communication_exposed, 1e-9);
   calibration = fake(1);  // another number of ranks than the plan's: a wider range
   calibration.rates[0].all_gather = calibration.rates[0].reduce_scatter = {{1e6, 1e-4}, {1e8, 1e-2}};
   EXPECT_GT(step_time(*work, c.plan, device, nullptr, nullptr, &calibration).sigma, plain.sigma);
@@ -140,10 +158,14 @@ TEST(CpuStep, WithoutACalibrationItSaysHowToGetOne) {
     EXPECT_THAT(error.what(), testing::HasSubstr("shardfit calibrate --quick"));
   }
   const Calibration calibration = fake();
-  const Result result =
-      estimate_time({.job = c.job, .plan = c.plan, .model = c.model, .device = hardware::find_device("cpu", ""), .calibration = &calibration});
+  const Result result = estimate_time({.job = c.job,
+                                       .plan = c.plan,
+                                       .model = c.model,
+                                       .device = hardware::find_device("cpu", ""),
+                                       .calibration = &calibration});
   EXPECT_EQ(result.basis, "probed");
-  EXPECT_THAT(result.assumed, testing::Contains(testing::HasSubstr("rates measured on Test CPU with 2 ranks of 1 threads")));
+  EXPECT_THAT(result.assumed,
+              testing::Contains(testing::HasSubstr("rates measured on Test CPU with 2 ranks of 1 threads")));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Published measurements (tests/truth/time_visible.jsonl): job, plan, host and measured step, and what the time model says of each.
+// Published measurements (tests/truth/time_visible.jsonl): job, plan, host and measured step, and what the time model
+// says of each.
 #pragma once
 #include <cmath>
 #include <map>
@@ -21,7 +22,7 @@ namespace shardfit::timing {
 
 struct Row {
   std::string id, quality;
-  bool doubtful = false;       // listed, never scored
+  bool doubtful = false;  // listed, never scored
   job::Job job;
   job::Plan plan;
   std::optional<pricing::Host> host;
@@ -44,7 +45,8 @@ inline Row read_row(const Json& line, const std::string& base_dir) {
   row.job = job::parse_job(line.at("job"), base_dir, "/job");
   row.plan = job::parse_plan(line.at("plan"), "/plan");
   if (line.contains("host")) row.host = pricing::parse_host(line.at("host"), "/host");
-  if (line.contains("interconnect")) row.interconnect = pricing::parse_interconnect(line.at("interconnect"), "/interconnect");
+  if (line.contains("interconnect"))
+    row.interconnect = pricing::parse_interconnect(line.at("interconnect"), "/interconnect");
   row.measured_step = line.at("measured").value("step_seconds", 0.0);
   row.measured_rate = line.at("measured").value("tokens_per_second_per_gpu", 0.0);
   return row;

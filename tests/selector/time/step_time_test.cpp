@@ -1,4 +1,5 @@
-// What must hold of any step: more work takes longer, faster parts help, offload costs what cost models of the field say.
+// What must hold of any step: more work takes longer, faster parts help, offload costs what cost models of the field
+// say.
 #include <gmock/gmock.h>
 
 #include "rows.hpp"
@@ -29,10 +30,13 @@ Case llama() {
   const std::string config = kTruth + "/configs/meta-llama__Meta-Llama-3-8B.json";
   Case c;
   c.model = model::load_model(config);
-  c.job = job::parse_job(parse_json(R"({"model": "configs/meta-llama__Meta-Llama-3-8B.json", "sequence_length": 4096, "precision": "bf16-mixed",
+  c.job = job::parse_job(
+      parse_json(
+          R"({"model": "configs/meta-llama__Meta-Llama-3-8B.json", "sequence_length": 4096, "precision": "bf16-mixed",
       "attention": "flash2", "framework": {"name": "fsdp2"}, "fused_kernels": [], "optimizer": {"name": "adamw", "implementation": "fused"}})"),
-                         kTruth);
-  c.plan = job::parse_plan(parse_json(R"({"gpu": "h100_sxm_80gb", "gpus_per_node": 8, "nodes": 1, "sharding": {"stage": 3, "shard_degree": 8},
+      kTruth);
+  c.plan = job::parse_plan(parse_json(
+      R"({"gpu": "h100_sxm_80gb", "gpus_per_node": 8, "nodes": 1, "sharding": {"stage": 3, "shard_degree": 8},
       "micro_batch": 2, "gradient_accumulation": 4, "activation_checkpointing": "full"})"));
   return c;
 }
@@ -256,7 +260,8 @@ TEST(Pipeline, BubbleShrinksWithMicroStepsAndInterleaving) {
   EXPECT_LT(c.time().communication_exposed / c.step(), 0.5 * few);
 }
 
-// No device, engine, layout or odd figure of a host may give anything but a finite time whose parts are not negative and sum to it.
+// No device, engine, layout or odd figure of a host may give anything but a finite time whose parts are not negative
+// and sum to it.
 TEST(StepTime, EveryCombinationIsFinite) {
   Case c = llama();
   c.host.pcie_gbs = 0;
@@ -265,7 +270,8 @@ TEST(StepTime, EveryCombinationIsFinite) {
   c.interconnect.node_gbs = 0;
   c.interconnect.gpu_link_gbs = 0;
   int count = 0;
-  for (const char* config : {"meta-llama__Meta-Llama-3-8B", "Qwen__Qwen3-30B-A3B", "deepseek-ai__DeepSeek-V3", "FacebookAI__roberta-base"}) {
+  for (const char* config :
+       {"meta-llama__Meta-Llama-3-8B", "Qwen__Qwen3-30B-A3B", "deepseek-ai__DeepSeek-V3", "FacebookAI__roberta-base"}) {
     c.model = model::load_model(kTruth + "/configs/" + config + ".json");
     for (const char* engine : {"shardfit", "fsdp1", "fsdp2", "deepspeed", "ddp", "megatron", "other"})
       for (const char* word : {"flash", "eager"})
@@ -285,13 +291,18 @@ TEST(StepTime, EveryCombinationIsFinite) {
                 plan.expert_parallel = 2;
                 plan.tensor_parallel = 2;
                 plan.pipeline.degree = 2;
-                plan.offload.optimizer = plan.offload.parameters = plan.offload.gradients = plan.offload.activations = place;
+                plan.offload.optimizer = plan.offload.parameters = plan.offload.gradients = plan.offload.activations =
+                    place;
                 plan.offload.schedule = stage == 2 ? "overlapped" : "serial";
                 const StepTime t = step_time(*work, plan, device, &c.host, &c.interconnect);
-                const double sum = t.compute + t.communication_exposed + t.pcie_exposed + t.cpu_optimizer + t.nvme_exposed + t.input;
-                ASSERT_TRUE(std::isfinite(t.step) && t.step > 0 && t.low > 0 && std::isfinite(t.high)) << config << engine << device.key << stage;
+                const double sum =
+                    t.compute + t.communication_exposed + t.pcie_exposed + t.cpu_optimizer + t.nvme_exposed + t.input;
+                ASSERT_TRUE(std::isfinite(t.step) && t.step > 0 && t.low > 0 && std::isfinite(t.high))
+                    << config << engine << device.key << stage;
                 ASSERT_NEAR(sum, t.step, 1e-9 * t.step);
-                ASSERT_GE(std::min({t.compute, t.communication_exposed, t.pcie_exposed, t.cpu_optimizer, t.nvme_exposed, t.input}), 0)
+                ASSERT_GE(std::min({t.compute, t.communication_exposed, t.pcie_exposed, t.cpu_optimizer, t.nvme_exposed,
+                                    t.input}),
+                          0)
                     << config << " " << engine << " " << device.key << " stage " << stage;
                 ++count;
               }
@@ -312,7 +323,8 @@ TEST(Assumptions, AreSaid) {
   c.job.attention.reset();
   c.plan.nodes = 2;
   c.plan.sharding.shard_degree = 16;
-  const Result result = estimate_time({.job = c.job, .plan = c.plan, .model = c.model, .device = hardware::find_device(c.plan.gpu, "")});
+  const Result result =
+      estimate_time({.job = c.job, .plan = c.plan, .model = c.model, .device = hardware::find_device(c.plan.gpu, "")});
   EXPECT_THAT(result.assumed, testing::Contains(testing::HasSubstr("attention=sdpa")));
   EXPECT_THAT(result.assumed, testing::Contains("interconnect.node_gbs=400"));
 }

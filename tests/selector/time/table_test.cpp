@@ -39,7 +39,8 @@ double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
   const double x = q * static_cast<double>(values.size() - 1);
   const auto i = static_cast<std::size_t>(x);
-  return i + 1 >= values.size() ? values.back() : values[i] + (x - static_cast<double>(i)) * (values[i + 1] - values[i]);
+  return i + 1 >= values.size() ? values.back()
+                                : values[i] + (x - static_cast<double>(i)) * (values[i + 1] - values[i]);
 }
 
 template <typename Keep>
@@ -93,7 +94,8 @@ TEST(TimeTable, PartsSumToTheStep) {
     EXPECT_NEAR(sum, t.step, 1e-9 * t.step) << a.row.id;
     EXPECT_LT(t.step_low, t.step) << a.row.id;
     EXPECT_GT(t.step_high, t.step) << a.row.id;
-    EXPECT_TRUE(t.parts.contains(t.bound_by) || t.parts.contains(t.bound_by + "_exposed")) << a.row.id << " " << t.bound_by;
+    EXPECT_TRUE(t.parts.contains(t.bound_by) || t.parts.contains(t.bound_by + "_exposed"))
+        << a.row.id << " " << t.bound_by;
     EXPECT_EQ(a.result.basis, "table");
   }
 }

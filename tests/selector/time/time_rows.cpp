@@ -20,8 +20,9 @@ int main(int argc, char** argv) {
       const auto model = model::load_model(row.job.model_path());
       const timing::Result result = timing::answer(row, model);
       const TimeEstimate& t = result.time;
-      out["time"] = {{"step", t.step}, {"step_low", t.step_low}, {"step_high", t.step_high},
-                     {"tokens_per_second_per_gpu", t.tokens_per_second_per_gpu}, {"bound_by", t.bound_by}, {"parts", t.parts}};
+      out["time"] = {{"step", t.step},           {"step_low", t.step_low},
+                     {"step_high", t.step_high}, {"tokens_per_second_per_gpu", t.tokens_per_second_per_gpu},
+                     {"bound_by", t.bound_by},   {"parts", t.parts}};
       out["fits"] = "unsure";
       out["basis"] = result.basis;
       out["assumed"] = result.assumed;
