@@ -15,7 +15,7 @@ namespace shardfit::search {
 struct Sizes {
   double parameters = 0, block_parameters = 0;  // all; of the largest block
   double hidden = 0, blocks = 0, sequence = 0;
-  double weight_bytes = 0, state_bytes = 0;     // a trainable parameter's own (with master), and its optimizer states'; least values
+  double weight_bytes = 0, state_bytes = 0;     // a parameter's own bytes; of its master and optimizer states; least values
   double activation_bytes = 2;                  // an element of the stream between blocks
   bool all_trainable = false;
 };

@@ -42,10 +42,21 @@ struct PlanSet;
 // relative's peak.
 struct Lesson {
   const PlanSet* from = nullptr;
+  double shards = 1, micro_batch = 1;
   double fixed = 0, sharded = 0, scaling = 0;  // bytes; times shards; a sequence of the micro batch
+  double gathered = 0;                         // parameters of other ranks: no less with more ranks
+  double unclear = 0;                          // grows with the micro batch at most in proportion; on other sizes anything
+
+  // Least bytes of a relative.
+  double bound(const PlanSet& set, double its_shards, double its_micro) const {
+    double bytes = fixed + sharded / its_shards + scaling * its_micro;
+    if (its_shards >= shards) bytes += gathered;
+    if (from == &set) return 0.99 * (bytes + unclear * std::min(1.0, its_micro / micro_batch));  // rounding to segments
+    return 0.9 * bytes;                                                                         // other workspaces and kernels
+  }
 };
 
-using LayoutKey = std::tuple<int, int, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
+using LayoutKey = std::tuple<int, int, bool, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
 
 struct PlanSet {
   const hardware::Device* device = nullptr;
@@ -63,6 +74,9 @@ struct Cell {
   double cost = 0, seconds = 0, run = 0;
 };
 
+// A single micro step needs no buffer to accumulate in: with it a larger micro batch may need less.
+bool accumulates(const job::Plan& p) { return p.gradient_accumulation > 1; }
+
 bool same_layout(const job::Plan& a, const job::Plan& b) {
   return a.sharding.stage == b.sharding.stage && a.sharding.shard_degree == b.sharding.shard_degree && a.sharding.replicate_degree == b.sharding.replicate_degree &&
          a.sharding.reshard_after_forward == b.sharding.reshard_after_forward && a.tensor_parallel == b.tensor_parallel && a.pipeline.degree == b.pipeline.degree &&
@@ -74,7 +88,7 @@ void link_families(PlanSet& set) {
     auto& entry = set.entries[static_cast<size_t>(i)];
     const bool continues = !set.families.empty() && [&] {
       const auto& last = set.entries[static_cast<size_t>(set.families.back().entries.back())];
-      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
+      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) && accumulates(last.plan) == accumulates(entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
     }();
     if (!continues) set.families.emplace_back();
     entry.family = static_cast<int>(set.families.size()) - 1;
@@ -84,25 +98,27 @@ void link_families(PlanSet& set) {
 
 // Layouts that differ in size and micro batch alone share a key; so do GPUs whose kernels keep the same tensors (one generation).
 LayoutKey layout_key(const job::Plan& p, const hardware::Device& device) {
-  return {p.sharding.stage,   static_cast<int>(p.sharding.reshard_after_forward),  p.sharding.stage > 0 && p.sharding.replicate_degree > 1, p.tensor_parallel, p.pipeline.degree, p.expert_parallel,
+  return {p.sharding.stage,   static_cast<int>(p.sharding.reshard_after_forward),  p.sharding.stage > 0 && p.sharding.replicate_degree > 1, accumulates(p), p.tensor_parallel, p.pipeline.degree, p.expert_parallel,
           static_cast<int>(p.offload.parameters), static_cast<int>(p.offload.gradients), static_cast<int>(p.offload.optimizer), static_cast<int>(p.offload.activations), p.checkpointing.kind,
           device.is_cpu ? -1 : static_cast<int>(device.compute_capability_number())};
 }
 
 double shards_of(const job::Plan& p) { return static_cast<double>(p.sharding.shard_degree); }
 
-Lesson lesson_of(const PlanSet& set, const job::Plan& plan, const memory::Result& r) {
-  Lesson l{.from = &set};
+Lesson lesson_of(const PlanSet& set, const job::Job& job, const job::Plan& plan, const memory::Result& r) {
+  using memory::Term;
+  Lesson l{.from = &set, .shards = shards_of(plan), .micro_batch = static_cast<double>(plan.micro_batch)};
   const int stage = plan.sharding.stage;
   for (const auto& term : r.memory.terms) {
     const double bytes = static_cast<double>(term.bytes);
-    const auto is = [&](memory::Term t) { return term.name == memory::name_of(t); };
-    using memory::Term;
-    const bool sharded = (stage >= 1 && (is(Term::kOptimizerStates) || is(Term::kMaster))) || (stage >= 2 && is(Term::kGradients)) || (stage == 3 && is(Term::kParameters));
-    if (sharded) l.sharded += bytes * shards_of(plan);
-    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kLogits) || is(Term::kRecomputed))
-      l.scaling += bytes / static_cast<double>(plan.micro_batch);
-    else if (term.name != "cached by the allocator") l.fixed += bytes;
+    const auto is = [&](Term t) { return term.name == memory::name_of(t); };
+    const auto by_stage = [&](int from) { (stage >= from ? l.sharded : l.fixed) += stage >= from ? bytes * l.shards : bytes; };
+    if (is(Term::kOptimizerStates) || is(Term::kMaster)) by_stage(1);
+    else if (is(Term::kGradients)) by_stage(2);
+    else if (is(Term::kParameters)) by_stage(3);
+    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kRecomputed) || (is(Term::kLogits) && job.loss.kind == "plain")) l.scaling += bytes / l.micro_batch;
+    else if (is(Term::kGathered)) l.gathered += bytes;
+    else if (term.name != "cached by the allocator") l.unclear += bytes;
   }
   return l;
 }
@@ -298,11 +314,7 @@ class Searcher {
     if (!limits_.exhaustive && entry.family >= 0 && !entry.memory) {
       if (entry.plan.micro_batch >= set.families[static_cast<size_t>(entry.family)].no_from) return nullptr;
       const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
-      if (lesson.from && set.capacity > 0) {
-        const double least = lesson.fixed + lesson.sharded / shards_of(entry.plan) + lesson.scaling * static_cast<double>(entry.plan.micro_batch);
-        // Rounding apart the bound is exact on its own device and size; workspaces, contexts and kernels differ on others.
-        if (least * (lesson.from == &set ? 0.98 : 0.85) > set.capacity) return nullptr;
-      }
+      if (lesson.from && set.capacity > 0 && lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) > set.capacity) return nullptr;
     }
     const memory::Result* bare = judge(set, entry);
     if (!bare) return nullptr;
@@ -326,7 +338,7 @@ class Searcher {
         return nullptr;
       }
       if (entry.family >= 0) {
-        lessons_[layout_key(entry.plan, *set.device)] = lesson_of(set, entry.plan, *entry.memory);
+        lessons_[layout_key(entry.plan, *set.device)] = lesson_of(set, job_, entry.plan, *entry.memory);
         auto& family = set.families[static_cast<size_t>(entry.family)];
         if (entry.memory->fits == "no") family.no_from = std::min(family.no_from, entry.plan.micro_batch);
       }

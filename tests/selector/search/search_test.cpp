@@ -55,7 +55,7 @@ struct Market {
 };
 
 Market small_market() {
-  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480), offer_of("a100-40", "a100_sxm_40gb", 4, 1, 4.4, 960), offer_of("l4", "l4_24gb", 2, 1, 0.8, 64)});
+  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480), offer_of("a100-40", "a100_sxm_40gb", 4, 1, 4.4, 960), offer_of("l4", "l4_24gb", 8, 2, 3.2, 512)});
 }
 
 void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, const std::string& what) {
@@ -68,7 +68,7 @@ void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, c
 TEST(Search, PrunedAnswersAsExhaustive) {
   for (const char* framework : {"shardfit", "fsdp2", "fsdp1", "deepspeed", "megatron", "ddp"}) {
     // The smaller model keeps the exhaustive side short; it fills the small cards all the same.
-    const auto job = job_of(framework, framework == std::string("fsdp2") ? "meta-llama__Meta-Llama-3-8B" : "meta-llama__Llama-3.2-1B");
+    const auto job = job_of(framework, framework == std::string("fsdp2") || framework == std::string("deepspeed") ? "meta-llama__Meta-Llama-3-8B" : "meta-llama__Llama-3.2-1B");
     const auto model = model::load_model(job.model_path());
     const auto duration = duration_of(job);
     const auto market = small_market();
@@ -98,7 +98,9 @@ TEST(Search, FloorNeverExceedsTheReplayedPeak) {
     const auto model = model::load_model(job.model_path());
     const auto sizes = sizes_of(job, model);
     const auto& device = hardware::find_device("h100_sxm_80gb", "");
-    for (const auto& plan : plans_for(job, model, {"h100_sxm_80gb", 1, 8})) {
+    auto plans = plans_for(job, model, {"h100_sxm_80gb", 1, 8});
+    for (auto& plan : plans_for(job, model, {"h100_sxm_80gb", 1, 1})) plans.push_back(std::move(plan));
+    for (const auto& plan : plans) {
       try {
         const auto memory = memory::estimate_memory({.job = job, .plan = plan, .model = model, .device = device});
         EXPECT_LE(memory_floor(sizes, plan), static_cast<double>(memory.memory.allocated_peak)) << framework << " " << to_json(plan).dump();
