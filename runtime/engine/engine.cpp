@@ -22,12 +22,12 @@ kernels::Type kernel_type(DType type) { return type == DType::kBf16 ? kernels::T
 comm::Type comm_type(DType type) { return type == DType::kBf16 ? comm::Type::kBf16 : comm::Type::kFp32; }
 
 Engine::Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed,
-               std::unique_ptr<kernels::Kernels> kernels)
-    : step_(schedule), math_(math), collective_(collective), seed_(seed) {
+               std::unique_ptr<kernels::Kernels> kernels, device::Kind kind)
+    : step_(schedule), math_(math), collective_(collective), seed_(seed), kind_(kind) {
   if (collective.ranks() != step_.ranks) throw std::logic_error("the schedule is of another number of ranks");
   kernels_ = kernels ? std::move(kernels) : kernels::make_cpu_kernels(kernel_type(step_.sizes.precision.compute));
   for (const auto& buffer : step_.buffers)
-    if (buffer.name != "communication") regions_.emplace(buffer.name, device::Region(buffer.name, buffer.bytes));  // that one is the collective's
+    if (buffer.name != "communication") regions_.emplace(buffer.name, device::Region(buffer.name, buffer.bytes, kind));  // that one is the collective's
   std::int64_t before = 0;
   for (const auto& unit : step_.units) {
     held_offsets_.push_back(before);
@@ -35,9 +35,10 @@ Engine::Engine(const schedule::Step& schedule, const models::Math& math, comm::C
   }
   const float* rope_table = nullptr;
   if (step_.has_buffer("rope")) {
-    auto* table = region("rope").as<float>();
-    models::fill_rope_table(math_, step_.sizes.sequence, table);
-    rope_table = table;
+    std::vector<float> table(static_cast<std::size_t>(step_.sizes.sequence * step_.sizes.geometry.head_dim));
+    models::fill_rope_table(math_, step_.sizes.sequence, table.data());
+    kernels_->copy_to_device(region("rope").data(), table.data(), static_cast<std::int64_t>(table.size() * sizeof(float)));
+    rope_table = region("rope").as<float>();
   }
   family_ = models::make_family(math_, step_.sizes, step_.units, *kernels_, rope_table);
 }
@@ -233,7 +234,7 @@ void Engine::logits(const MicroBatch& batch, const TakeLogits& take) {
         const auto n = std::min(step_.sizes.loss_rows, length - first);
         const void* scores = family_->logits(weights, last, row * length + first, n, region("scratch").as<char>());
         values.resize(static_cast<std::size_t>(n * vocabulary));
-        kernels_->cast(scores, kernels_->type(), values.data(), kernels::Type::kFp32, n * vocabulary);
+        fetch(scores, step_.sizes.precision.compute, values.data(), n * vocabulary);
         take(row, first, n, values.data());
       }
     break;

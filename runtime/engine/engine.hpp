@@ -43,9 +43,10 @@ struct Gradients {
 
 class Engine {
  public:
-  // `collective` must outlive the engine and have schedule.ranks ranks. `kernels`: null = the CPU's own.
+  // `collective` must outlive the engine and have schedule.ranks ranks. `kernels`: null = the CPU's own; they compute
+  // on buffers of `kind`.
   Engine(const schedule::Step& schedule, const models::Math& math, comm::Collective& collective, std::uint64_t seed,
-         std::unique_ptr<kernels::Kernels> kernels = nullptr);
+         std::unique_ptr<kernels::Kernels> kernels = nullptr, device::Kind kind = device::Kind::kCpu);
   ~Engine();
 
   const schedule::Step& schedule() const { return step_; }
@@ -97,11 +98,16 @@ class Engine {
   char* held(const char* buffer, int unit, job::DType type) const;
   const device::Region& region(const std::string& name) const { return regions_.at(name); }
   char* stream(int block) const;
+  // `elements` of type `type` on the device as fp32 on the host, and back.
+  void fetch(const void* from, job::DType type, float* to, std::int64_t elements) const;
+  void bring(const float* from, void* to, job::DType type, std::int64_t elements) const;
 
   const schedule::Step step_;
   const models::Math math_;
   comm::Collective& collective_;
   const std::uint64_t seed_;
+  const device::Kind kind_;
+  const std::unique_ptr<kernels::Kernels> host_kernels_ = kernels::make_cpu_kernels(kernels::Type::kFp32);  // conversions of host memory
   std::unique_ptr<kernels::Kernels> kernels_;
   std::map<std::string, device::Region> regions_;
   std::vector<std::int64_t> held_offsets_;       // elements before each unit in the flat buffers

@@ -30,12 +30,12 @@ void Engine::fill(const std::function<void(const checkpoint::FlatUnit&, std::spa
   for (std::size_t u = 0; u < units.size(); ++u) {
     const auto elements = step_.held_elements(step_.units[u]);
     auto* to = held(buffer, static_cast<int>(u), type);
-    if (type == DType::kFp32) {
+    if (type == DType::kFp32 && kind_ == device::Kind::kCpu) {
       read(units[u], {reinterpret_cast<float*>(to), static_cast<std::size_t>(elements)});
     } else {
       converted_.resize(static_cast<std::size_t>(elements));
       read(units[u], converted_);
-      kernels_->cast(converted_.data(), kernels::Type::kFp32, to, kernel_type(type), elements);
+      bring(converted_.data(), to, type, elements);
     }
   }
   converted_ = {};
@@ -92,18 +92,42 @@ std::span<const float> Engine::slice(std::size_t unit, checkpoint::Kind kind) {
   // Stage 0: every rank has all, and answers for its part.
   const auto first = step_.sharded ? 0 : collective_.rank() * elements;
   const auto* from = held(buffer, static_cast<int>(unit), type) + first * width_of(type);
-  if (type == DType::kFp32) return {reinterpret_cast<const float*>(from), static_cast<std::size_t>(elements)};
+  if (type == DType::kFp32 && kind_ == device::Kind::kCpu) return {reinterpret_cast<const float*>(from), static_cast<std::size_t>(elements)};
   converted_.resize(static_cast<std::size_t>(elements));
-  kernels_->cast(from, kernel_type(type), converted_.data(), kernels::Type::kFp32, elements);
+  fetch(from, type, converted_.data(), elements);
   return converted_;
 }
 
+void Engine::fetch(const void* from, DType type, float* to, std::int64_t elements) const {
+  if (type == DType::kFp32) {
+    kernels_->copy_to_host(to, from, elements * width_of(type));
+    return;
+  }
+  std::vector<std::uint16_t> narrow(static_cast<std::size_t>(elements));
+  kernels_->copy_to_host(narrow.data(), from, elements * width_of(type));
+  host_kernels_->cast(narrow.data(), kernels::Type::kBf16, to, kernels::Type::kFp32, elements);
+}
+
+void Engine::bring(const float* from, void* to, DType type, std::int64_t elements) const {
+  if (type == DType::kFp32) {
+    kernels_->copy_to_device(to, from, elements * width_of(type));
+    return;
+  }
+  std::vector<std::uint16_t> narrow(static_cast<std::size_t>(elements));
+  host_kernels_->cast(from, kernels::Type::kFp32, narrow.data(), kernels::Type::kBf16, elements);
+  kernels_->copy_to_device(to, narrow.data(), elements * width_of(type));
+}
+
 std::uint64_t Engine::parameters_hash() const {
-  const auto& memory = region("parameters");
+  const auto bytes = step_.held_elements() * width_of(step_.sizes.precision.parameters) / 4 * 4;
   std::uint64_t hash = 14695981039346656037ULL;
-  const auto* words = memory.as<const std::uint32_t>();
-  const auto count = step_.held_elements() * width_of(step_.sizes.precision.parameters) / 4;
-  for (std::int64_t i = 0; i < count; ++i) hash = (hash ^ words[i]) * 1099511628211ULL;
+  std::vector<std::uint32_t> words(std::size_t{1} << 18);
+  for (std::int64_t first = 0; first < bytes;) {
+    const auto n = std::min<std::int64_t>(bytes - first, static_cast<std::int64_t>(words.size()) * 4);
+    kernels_->copy_to_host(words.data(), region("parameters").bytes_at(first), n);
+    for (std::int64_t i = 0; i < n / 4; ++i) hash = (hash ^ words[static_cast<std::size_t>(i)]) * 1099511628211ULL;
+    first += n;
+  }
   return hash;
 }
 
@@ -113,10 +137,10 @@ std::vector<float> Engine::whole(const char* buffer, DType type, const std::stri
     if (!slice) continue;
     const auto held_elements = step_.held_elements(step_.units[u]);
     std::vector<float> mine(static_cast<std::size_t>(held_elements)), all(mine);
-    kernels_->cast(held(buffer, static_cast<int>(u), type), kernel_type(type), mine.data(), kernels::Type::kFp32, held_elements);
+    fetch(held(buffer, static_cast<int>(u), type), type, mine.data(), held_elements);
     if (step_.sharded) {
       all.resize(static_cast<std::size_t>(step_.units[u].elements));
-      collective_.all_gather(mine.data(), all.data(), held_elements, comm::Type::kFp32);
+      collective_.exchange(mine.data(), all.data(), held_elements * static_cast<std::int64_t>(sizeof(float)));
     } else {
       all = mine;
     }
