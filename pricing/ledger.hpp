@@ -2,6 +2,7 @@
 // under the site's state_dir; booking the same attempt again changes nothing.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -57,6 +58,7 @@ struct Accounts {
   const Book& book;
   const GpuTypes& types;
   const Rates& rates;
+  mutable std::map<std::string, std::vector<PriceRow>> price_history = {};  // by partition entry: the book is asked once for each
 };
 LedgerRecord account(const Attempt& attempt, const Accounts& accounts);
 

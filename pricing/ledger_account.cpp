@@ -239,7 +239,9 @@ class Accounting {
       return number_at(decision_, {"chosen", "offer_gpus_per_node"});
     }
     const PriceRow* best = nullptr;
-    const auto rows = to_.book.history({.provider = p.provider, .instance = p.instance, .region = nodes_->region, .gpu = ""});
+    const auto [known, fresh] = to_.price_history.try_emplace(p.provider + "|" + p.instance + "|" + nodes_->region);
+    if (fresh) known->second = to_.book.history({.provider = p.provider, .instance = p.instance, .region = nodes_->region, .gpu = ""});
+    const auto& rows = known->second;
     for (const auto& row : rows) {
       const auto imported = row.imported_at.empty() ? std::optional<std::int64_t>(0) : parse_time(row.imported_at);
       if (row.verdict != Verdict::kRejected && (!best || (parse_time(row.as_of).value_or(0) <= a_.start && imported.value_or(0) <= a_.start))) best = &row;
