@@ -1,6 +1,7 @@
 #include "selector/memory/allocator.hpp"
 
 #include <algorithm>
+#include <functional>
 
 namespace shardfit::memory {
 namespace {
@@ -40,7 +41,7 @@ CachingAllocator::FreeList::iterator CachingAllocator::at_least(FreeList& list, 
 }
 
 void CachingAllocator::insert_free(Block block) {
-  auto& node = blocks_[static_cast<std::size_t>(block)];
+  const auto& node = blocks_[static_cast<std::size_t>(block)];
   auto& list = free_[node.pool];
   auto at = at_least(list, node.size);
   if (at == list.end() || at->size != node.size) {
@@ -52,18 +53,14 @@ void CachingAllocator::insert_free(Block block) {
     }
     at = list.insert(at, std::move(fresh));
   }
-  node.slot = static_cast<std::int32_t>(at->blocks.size());
-  at->blocks.push_back(block);
+  at->blocks.insert(std::lower_bound(at->blocks.begin(), at->blocks.end(), block, std::greater<>()), block);
 }
 
 void CachingAllocator::remove_free(Block block) {
   const auto& node = blocks_[static_cast<std::size_t>(block)];
   auto& list = free_[node.pool];
   const auto at = at_least(list, node.size);
-  const Block last = at->blocks.back();
-  at->blocks[static_cast<std::size_t>(node.slot)] = last;
-  blocks_[static_cast<std::size_t>(last)].slot = node.slot;
-  at->blocks.pop_back();
+  at->blocks.erase(std::lower_bound(at->blocks.begin(), at->blocks.end(), block, std::greater<>()));
   if (at->blocks.empty()) {
     spare_.push_back(std::move(at->blocks));
     list.erase(at);

@@ -36,13 +36,12 @@ class CachingAllocator {
   struct Node {
     std::int64_t size = 0;
     Block previous = -1, next = -1;   // neighbours in the segment
-    std::int32_t slot = 0;            // where it stands among the free blocks of its size
     std::int16_t pool = 0;
     bool is_free = false;
   };
   struct SizeClass {                  // free blocks of one size: sizes repeat, blocks are many
     std::int64_t size = 0;
-    std::vector<Block> blocks;
+    std::vector<Block> blocks;        // oldest last: the next to be taken
   };
   using FreeList = std::vector<SizeClass>;  // sorted by size, none empty
 

@@ -55,10 +55,11 @@ class RankReplay {
       for (auto h : held) t_.drop(h);
       optimizer_step(step);
     }
-    save();
     StageResult r;
+    r.reserved_peak = t_.reserved_peak();   // of training; saving may stretch it, if it happens
+    save();
     r.allocated_peak = t_.allocated_peak();
-    r.reserved_peak = t_.reserved_peak();
+    r.reserved_peak = std::max(r.reserved_peak, r.allocated_peak);
     r.phase = t_.peak_phase();
     r.terms = t_.peak_terms();
     for (std::size_t p = 0; p < kPhases; ++p) r.phase_peaks[p] = t_.phase_peak(static_cast<Phase>(p));
@@ -413,10 +414,11 @@ class RankReplay {
     return false;
   }
 
-  // A full state dict is gathered unit by unit on rank 0 and moved to the host (FSDP FULL_STATE_DICT with offload, DeepSpeed's
-  // consolidated 16-bit weights).
+  // A full state dict is gathered unit by unit on rank 0 and moved to the host (FSDP1's FULL_STATE_DICT with offload, DeepSpeed's
+  // consolidated 16-bit weights); FSDP2 and our runtime write shards.
   void save() {
-    if (!whole_units() || s_.shard <= 1 || s_.engine == Engine::kOwn) return;
+    if (!whole_units() || s_.shard <= 1) return;
+    if (s_.engine != Engine::kFsdp1 && !s_.consolidates_on_save) return;
     t_.enter(Phase::kSave);
     std::int64_t most = scaled(root_.elements, s_.parameter_bytes);
     for (const auto& u : sharder_->units) most = std::max(most, scaled(u.elements, s_.parameter_bytes));

@@ -230,6 +230,10 @@ void set_zero(Setup& s) {
   s.sub_group = knob(z, "sub_group_size", 1e9);
   const auto overlap = z.find("overlap_comm");
   s.overlap_comm = overlap != z.end() && overlap->is_boolean() ? overlap->get<bool>() : s.stage == 3;
+  const auto whole = z.find("stage3_gather_16bit_weights_on_model_save");
+  s.consolidates_on_save = s.engine == Engine::kZero && s.stage == 3 && whole != z.end() && whole->is_boolean() && whole->get<bool>();
+  const auto contiguous = z.find("contiguous_gradients");
+  if (contiguous != z.end() && contiguous->is_boolean()) s.contiguous_gradients = contiguous->get<bool>();
   const auto& sched = s.plan.schedule;
   if (sched.reduce_bucket_bytes) s.reduce_bucket = static_cast<double>(*sched.reduce_bucket_bytes) / s.gradient_bytes;
   if (sched.prefetch_bytes) s.prefetch_bucket = static_cast<double>(*sched.prefetch_bytes) / s.compute_bytes;

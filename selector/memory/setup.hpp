@@ -90,6 +90,7 @@ struct Setup {
   // DeepSpeed, in elements
   double reduce_bucket = 0, allgather_bucket = 0, prefetch_bucket = 0, max_live = 0, persistence = 0, sub_group = 0, max_reuse = 0;
   bool overlap_comm = false, contiguous_gradients = true;
+  bool consolidates_on_save = false;    // stage3_gather_16bit_weights_on_model_save
 
   std::vector<std::string> assumed;
 

@@ -300,7 +300,7 @@ class Zero3 final : public Sharder {
   void allocate_fixed(const GatherUnit& all) override {
     if (all.trained == 0) return;
     // ipg buffer (contiguous_gradients), and the flat buffer of gradient partitions
-    t_.make(static_cast<std::int64_t>(std::min(s_.reduce_bucket, static_cast<double>(all.trained)) * gradient_bytes()), Term::kReduceBuffers);
+    if (s_.contiguous_gradients) t_.make(static_cast<std::int64_t>(std::min(s_.reduce_bucket, static_cast<double>(all.trained)) * gradient_bytes()), Term::kReduceBuffers);
     if (!s_.offload_optimizer && !s_.offload_gradients) t_.make(static_cast<std::int64_t>(static_cast<double>(all.trained_shard) * gradient_bytes()), Term::kGradients);
   }
   void before_forward(std::size_t k) override {
