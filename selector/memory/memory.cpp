@@ -14,6 +14,7 @@
 #include "selector/memory/rank_replay.hpp"
 #include "selector/memory/setup.hpp"
 #include "selector/memory/trace.hpp"
+#include "selector/schedule/step.hpp"
 #include "selector/schedule/supported.hpp"
 
 namespace shardfit::memory {
@@ -39,13 +40,19 @@ Result estimate(const Request& request, Trace* trace) {
 
   // On CPU ranks our runtime allocates what its schedule lists and nothing else: no replay is closer.
   const bool own = request.device.is_cpu && request.job.framework.name == "shardfit" && !schedule::why_unsupported(request.job, request.plan, &request.model);
-  if (own && !trace) {
-    r.memory = own_runtime_memory(request.model, request.job, request.plan);
+  if (own) {
+    const auto step = schedule::build_step(request.model, request.job, request.plan);
+    r.memory = own_runtime_memory(step);
     const HostBytes host = host_bytes(s, sizes);
     r.memory.host = host.total;
     r.memory.host_pinned = host.pinned;
     r.memory.nvme = host.nvme;
     judge(request, s, over, host, 0, r);
+    if (trace) {
+      trace->points = own_runtime_trace(step);
+      trace->capacity_bytes = r.capacity_bytes;
+      trace->result = r;
+    }
     return r;
   }
 

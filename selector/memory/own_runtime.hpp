@@ -2,7 +2,10 @@
 #pragma once
 #include <cstdint>
 
+#include <vector>
+
 #include "selector/estimate.hpp"
+#include "selector/memory/timeline.hpp"
 
 namespace shardfit::job {
 struct Job;
@@ -23,5 +26,8 @@ namespace shardfit::memory {
 // Throws Error{not_supported} for what shardfit-train does not run (selector/schedule/supported.hpp).
 MemoryEstimate own_runtime_memory(const model::Model& model, const job::Job& job, const job::Plan& plan);
 MemoryEstimate own_runtime_memory(const schedule::Step& step);
+
+// One point an event of the steady step. The curve is flat: every buffer is there before step 1 and stays.
+std::vector<TracePoint> own_runtime_trace(const schedule::Step& step);
 
 }  // namespace shardfit::memory
