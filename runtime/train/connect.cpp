@@ -10,16 +10,22 @@
 #ifdef SHARDFIT_WITH_GLOO
 #include "runtime/comm/gloo/gloo.hpp"
 #endif
+#ifdef SHARDFIT_WITH_CUDA
+#include "runtime/comm/nccl/nccl.hpp"
+#endif
 #include "selector/schedule/step.hpp"
 
 namespace shardfit::train {
 
-std::unique_ptr<comm::Collective> connect(comm::World& world) {
+std::unique_ptr<comm::Collective> connect(comm::World& world, [[maybe_unused]] bool gpu) {
   const char* variable = std::getenv("SHARDFIT_COMM");
   std::string wanted = variable ? variable : "";
   if (!wanted.empty() && wanted != "shm" && wanted != "gloo")
     throw Error("unknown_word", "SHARDFIT_COMM", fmt::format("\"{}\" is not known", wanted), "use \"shm\" or \"gloo\"");
   if (world.ranks() == 1) return comm::make_single();
+#ifdef SHARDFIT_WITH_CUDA
+  if (gpu) return comm::make_nccl(world, schedule::communication_bytes(world.ranks()));
+#endif
   if (wanted.empty()) wanted = world.one_host() ? "shm" : "gloo";
   if (wanted == "shm") {
     if (!world.one_host())

@@ -142,9 +142,11 @@ Inputs read_inputs(const Options& options, int ranks) {
     }
   }
   auto& plan = inputs.plan;
+#ifndef SHARDFIT_WITH_CUDA
   if (plan.gpu != "cpu")
     throw Error("not_supported", "/plan/gpu", fmt::format("this shardfit-train runs CPU ranks, the plan is for \"{}\"", plan.gpu),
                 "build the preset \"cuda\" on a machine with that GPU, or plan for \"cpu\"");
+#endif
   if (plan.gpus() != ranks)
     throw Error("ranks_mismatch", "/plan/gpus_per_node", fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
                 "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
@@ -171,6 +173,7 @@ Inputs read_inputs(const Options& options, int ranks) {
 }
 
 void check_memory(const Inputs& inputs, int local_ranks) {
+  if (inputs.plan.gpu != "cpu") return;  // a GPU's memory is known when it is asked for: Region then names what did not fit
   const double capacity = capacity_of(inputs.plan, local_ranks);
   const auto estimate = memory::own_runtime_memory(inputs.step);
   if (static_cast<double>(estimate.allocated_peak) <= capacity) return;

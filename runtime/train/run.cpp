@@ -68,13 +68,6 @@ Run::~Run() = default;
 
 void Run::event(nlohmann::ordered_json object) { metrics_.line(object); }
 
-double Run::agree(bool fine, const std::string& message) {
-  const double worst = collective_.largest(fine ? 0 : 1 + collective_.rank());
-  if (worst > 0)
-    throw Error("rank_failed", "", fine ? fmt::format("rank {} failed", static_cast<int>(worst) - 1) : message, "", kExitFailed);
-  return worst;
-}
-
 void Run::open_data() {
   const auto& job = inputs_.job;
   const double wait = world_.timeout_seconds();
@@ -351,8 +344,10 @@ int Run::execute() {
   total_ = total_steps();
   check_memory(inputs_, world_.local_ranks());
   host_base_ = device::resident_bytes();
+  const bool gpu = inputs_.plan.gpu != "cpu";
+  auto kernels = gpu ? kernels::make_aten_kernels(engine::kernel_type(inputs_.step.sizes.precision.compute), world_.local_rank()) : nullptr;
   engine_ = std::make_unique<engine::Engine>(inputs_.step, models::math_of(inputs_.model, inputs_.job.train.dropout), collective_,
-                                             static_cast<std::uint64_t>(inputs_.job.train.seed));
+                                             static_cast<std::uint64_t>(inputs_.job.train.seed), std::move(kernels), gpu ? device::Kind::kCuda : device::Kind::kCpu);
   if (first_rank()) write_start();
   start_weights();
   progress_ = std::make_unique<Progress>(first_rank(), done_ + 1, total_, inputs_.job.train.logging_steps);

@@ -45,7 +45,6 @@ class Run {
   std::vector<data::Row> rows_of(const data::Batch& batch, std::int64_t micro_step) const;
   void event(nlohmann::ordered_json object);
   void write_start();
-  double agree(bool fine, const std::string& message);  // throws on all ranks if any rank is not fine
   bool first_rank() const { return collective_.rank() == 0; }
 
   const Inputs& inputs_;

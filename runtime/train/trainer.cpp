@@ -18,6 +18,9 @@
 #include "runtime/train/connect.hpp"
 #include "runtime/train/run.hpp"
 #include "runtime/train/signals.hpp"
+#ifdef SHARDFIT_WITH_CUDA
+#include <c10/cuda/CUDAFunctions.h>
+#endif
 
 namespace shardfit::train {
 namespace {
@@ -59,7 +62,11 @@ int train(const Options& options, const Environment& environment) {
     install_stop_signals();
     const auto agreement = sha256_hex(job::to_json(inputs.job).dump() + "\n" + job::to_json(inputs.plan).dump());
     world.emplace(comm::WorldOptions{environment.rank, environment.ranks, environment.address, environment.port, agreement, timeout, environment.listening_socket});
-    collective = connect(*world);
+    const bool gpu = inputs.plan.gpu != "cpu";
+#ifdef SHARDFIT_WITH_CUDA
+    if (gpu) c10::cuda::set_device(static_cast<c10::DeviceIndex>(world->local_rank()));
+#endif
+    collective = connect(*world, gpu);
     device::meter().add(collective->buffer_bytes());
     choose_threads(*world, *collective);
     run = std::make_unique<Run>(inputs, options, *world, *collective);
