@@ -120,7 +120,8 @@ double parse_duration(std::string_view text, std::string_view where) {
     std::string clock = t;
     if (const size_t dash = t.find('-'); dash != std::string::npos) {
       char* end = nullptr;
-      days = std::strtod(t.substr(0, dash).c_str(), &end);
+      const std::string before = t.substr(0, dash);
+      days = std::strtod(before.c_str(), &end);
       if (*end != '\0' || dash == 0) throw bad();
       clock = t.substr(dash + 1);
     }
