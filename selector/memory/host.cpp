@@ -27,20 +27,19 @@ HostBytes host_bytes(const Setup& s, const ModelSizes& sizes) {
   return h;
 }
 
-void judge(const Request& request, const Setup& s, const Overheads& over, const HostBytes& host, double below, Result& r) {
+void judge(const Request& request, const Setup& s, const HostBytes& host, Result& r) {
   const auto& m = r.memory;
   if (r.capacity_bytes <= 0) {
     r.fits = "unsure";
     r.why = "the device's memory is not known: state device_memory_gib";
     return;
   }
-  const double least = static_cast<double>(m.allocated_peak) * (1 - below) + static_cast<double>(over.total());
-  if (least > r.capacity_bytes) {
+  if (r.needed_low > r.capacity_bytes) {
     r.fits = "no";
-    r.why = fmt::format("the device gives {}, the peak needs {} in the {} phase", format_gib(r.capacity_bytes), format_gib(least), m.phase);
-  } else if (static_cast<double>(m.device_peak_high) > r.capacity_bytes) {
+    r.why = fmt::format("the device gives {}, the peak needs {} in the {} phase", format_gib(r.capacity_bytes), format_gib(r.needed_low), m.phase);
+  } else if (r.needed_high > r.capacity_bytes) {
     r.fits = "unsure";
-    r.why = fmt::format("the device gives {}, the peak lies between {} and {}", format_gib(r.capacity_bytes), format_gib(least), format_gib(static_cast<double>(m.device_peak_high)));
+    r.why = fmt::format("the device gives {}, the peak lies between {} and {}", format_gib(r.capacity_bytes), format_gib(r.needed_low), format_gib(r.needed_high));
   } else {
     r.fits = "yes";
   }

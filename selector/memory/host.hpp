@@ -14,8 +14,7 @@ struct HostBytes {
 };
 HostBytes host_bytes(const Setup& setup, const ModelSizes& sizes);
 
-// Fills Result::fits and Result::why from device_peak_high and host bytes.
-// `below`: how far, relative, the allocated peak may lie under the estimate (Bounds::below); "no" needs more than that.
-void judge(const Request& request, const Setup& setup, const Overheads& over, const HostBytes& host, double below, Result& result);
+// Fills Result::fits and Result::why from Result::needed_low and needed_high against the capacity, and from what the host must give.
+void judge(const Request& request, const Setup& setup, const HostBytes& host, Result& result);
 
 }  // namespace shardfit::memory

@@ -47,7 +47,9 @@ Result estimate(const Request& request, Trace* trace) {
     r.memory.host = host.total;
     r.memory.host_pinned = host.pinned;
     r.memory.nvme = host.nvme;
-    judge(request, s, over, host, 0, r);
+    r.needed_low = static_cast<double>(r.memory.device_peak);
+    r.needed_high = static_cast<double>(r.memory.device_peak_high);
+    judge(request, s, host, r);
     if (trace) {
       trace->points = own_runtime_trace(step);
       trace->capacity_bytes = r.capacity_bytes;
@@ -62,7 +64,7 @@ Result estimate(const Request& request, Trace* trace) {
   const auto layouts = pipeline_stages(s, static_cast<std::int64_t>(sizes.order.size()));
   auto& m = r.memory;
   const Bounds bounds = bounds_of(s);
-  std::int64_t high = 0, high_active = 0;
+  std::int64_t high = 0, high_active = 0, low = 0;
   StageResult fullest;
   std::vector<TracePoint> points;
   bool ran_out = false;
@@ -79,6 +81,7 @@ Result estimate(const Request& request, Trace* trace) {
     peaks.device_peak = stage.reserved_peak + over.total();
     if (s.pp > 1) m.by_stage.push_back(peaks);
     high = std::max(high, high_bound(bounds, stage, false));
+    low = std::max(low, low_bound(bounds, stage));
     high_active = std::max(high_active, high_bound(bounds, stage, true));
     ran_out = ran_out || stage.ran_out;
     m.reserved_peak = std::max(m.reserved_peak, peaks.reserved_peak);
@@ -90,7 +93,12 @@ Result estimate(const Request& request, Trace* trace) {
   m.allocated_peak = fullest.allocated_peak;
   m.device_peak = m.reserved_peak + over.total();
   m.allocated_peak_high = std::max(high_active, m.allocated_peak);
-  m.device_peak_high = std::max(high, m.allocated_peak) + over.total();
+  // The verdict rests on what is needed: cached segments are given back before a job runs out. What nvidia-smi shows may lie above
+  // that, up to the capacity.
+  high = std::max(high, m.allocated_peak) + over.total();
+  r.needed_low = static_cast<double>(low + over.total());
+  r.needed_high = static_cast<double>(high);
+  m.device_peak_high = std::max(high, m.device_peak);
   m.phase = name_of(fullest.phase);
   std::int64_t rest = m.device_peak;
   for (std::size_t t = 0; t < kTerms; ++t)
@@ -107,7 +115,7 @@ Result estimate(const Request& request, Trace* trace) {
   m.host = host.total;
   m.host_pinned = host.pinned;
   m.nvme = host.nvme;
-  judge(request, s, over, host, bounds.below, r);
+  judge(request, s, host, r);
   if (!bounds.why.empty()) r.assumed.push_back(fmt::format("bounds of {:.0f} % ({})", bounds.activations * 100, bounds.why));
   if (trace) {
     trace->context_bytes = over.total();
@@ -117,13 +125,30 @@ Result estimate(const Request& request, Trace* trace) {
   return r;
 }
 
+// Nothing said about activation checkpointing: estimated without it. What does not fit so may have run with it.
+void allow_checkpointing(const Request& request, Result& r) {
+  if (r.fits != "no" || !checkpointing_unknown(request.job, request.plan)) return;
+  job::Plan plan = request.plan;
+  plan.checkpointing.kind = "full";
+  const Result full = estimate({request.job, plan, request.model, request.device, request.host}, nullptr);
+  if (full.fits == "no") return;
+  r.fits = "unsure";
+  r.why = fmt::format("activation_checkpointing is not stated: the device gives {}, the peak needs {} without it and {} with full recomputation", format_gib(r.capacity_bytes),
+                      format_gib(r.needed_high), format_gib(full.needed_high));
+}
+
 }  // namespace
 
-Result estimate_memory(const Request& request) { return estimate(request, nullptr); }
+Result estimate_memory(const Request& request) {
+  Result r = estimate(request, nullptr);
+  allow_checkpointing(request, r);
+  return r;
+}
 
 Trace trace_memory(const Request& request) {
   Trace trace;
   estimate(request, &trace);
+  allow_checkpointing(request, trace.result);
   return trace;
 }
 

@@ -14,7 +14,8 @@ Overheads overheads_of(const Setup& s) {
   o.context = static_cast<std::int64_t>((cc > 0 && cc < 8 ? 1.3 : 0.5) * kGiB);
   // Calibrated over the fms-acceleration runs: smallest nvidia-smi minus allocated of FSDP runs less that of single-GPU runs.
   if (s.gpus > 1) o.communicators = static_cast<std::int64_t>(0.8 * kGiB);
-  o.driver_reserve = static_cast<std::int64_t>(0.55 * kGiB);    // A100 80 GB: 79.15 of 80.0 GiB usable; H100 80 GB: 79.1 of 79.65
+  // What torch reports as a card's memory: H100 79.1 of 79.65 GiB; A100 79.15 of 80 and 39.59 of 40 GiB.
+  o.driver_reserve = static_cast<std::int64_t>(cc >= 8 && cc < 8.05 ? 0.0106 * s.device.memory_bytes() : 0.55 * kGiB);
   return o;
 }
 

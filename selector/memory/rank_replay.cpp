@@ -32,6 +32,8 @@ class RankReplay {
   RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
       : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit}), run_(t_), sharder_(make_sharder(s, t_)) {
     t_.record_to(options.trace);
+    // stage3.py and stage_1_and_2.py, the hook on each parameter's gradient accumulator
+    run_.gradients_leave = s.engine == Engine::kZero && s.stage >= 2 && s.contiguous_gradients;
     if (s.collectives_record) {
       t_.hold_recorded(1024);
       options_.every_block = true;
@@ -106,7 +108,7 @@ class RankReplay {
   // The last stage of a pipeline has a copy of its own of a table that is tied to the output projection.
   // So has one that predicts further tokens.
   bool holds_embedding() const { return layout_.first || (layout_.last && (s_.model.tied_embeddings || layout_.predictions > 0)); }
-  bool whole_units() const { return s_.stage == 3 && s_.engine != Engine::kMegatron; }
+  bool whole_units() const { return s_.stage == 3; }
 
   // Blocks a gather unit (schedule.unit).
   std::size_t group() const { return static_cast<std::size_t>(std::max<std::int64_t>(1, s_.unit_blocks)); }

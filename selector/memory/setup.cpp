@@ -205,9 +205,16 @@ void set_offload(Setup& s) {
   s.offload_parameters = o.parameters != Place::kNone;
   s.offload_gradients = o.gradients != Place::kNone || (s.offload_parameters && s.engine != Engine::kZero);
   s.offload_activations = o.activations != Place::kNone;
-  if (s.engine == Engine::kZero && s.offload_parameters && s.stage < 3)
-    throw Error("unsupported_combination", "/plan/offload/parameters", fmt::format("deepspeed offloads parameters in stage 3 only, this plan has stage {}", s.stage),
-                "set sharding.stage to 3 or offload.parameters to \"none\"");
+  if (s.offload_parameters && s.stage < 3 && s.engine != Engine::kFsdp1 && s.engine != Engine::kFsdp2 && s.engine != Engine::kOwn) {
+    const auto& name = s.job.framework.name;
+    if ((name == "deepspeed" && s.gpus > 1) || s.engine == Engine::kMegatron)
+      throw Error("unsupported_combination", "/plan/offload/parameters",
+                  s.engine == Engine::kMegatron ? "megatron does not offload parameters" : fmt::format("deepspeed offloads parameters in stage 3 only, this plan has stage {}", s.stage),
+                  s.engine == Engine::kMegatron ? "set offload.parameters to \"none\", or choose framework deepspeed or fsdp2" : "set sharding.stage to 3 or offload.parameters to \"none\"");
+    // an engine without a profile, or one GPU whose stage is a formality
+    s.assumed.push_back(fmt::format("offloaded parameters come to the GPU unit by unit, as in stage 3 (the plan states stage {})", s.stage));
+    s.stage = 3;
+  }
 }
 
 double knob(const nlohmann::json& section, const char* key, double fallback) {
@@ -260,6 +267,10 @@ void set_kernels(Setup& s) {
       if (k == "rope") s.dialect.rope_temporary = 2;
     }
   }
+  // modeling_gpt2.py, modeling_bert.py, modeling_roberta.py, modeling_vit.py take the softmax in the activations' format; autocast has it in
+  // fp32 whatever the code says (torch/amp, its list of fp32 operators)
+  const auto& family = s.model.family;
+  if (!s.autocast && (family == "gpt2" || family == "bert" || family == "roberta" || family == "vit")) s.dialect.softmax_fp32 = false;
   if (s.engine == Engine::kOwn) {
     s.dialect.norm = NormStyle::kFused;
     s.dialect.rope_temporary = 0;
@@ -268,6 +279,7 @@ void set_kernels(Setup& s) {
   if (s.engine == Engine::kMegatron) {
     const auto it = s.plan.megatron.find("no-gradient-accumulation-fusion");
     if (it != s.plan.megatron.end() && it->is_boolean() && it->get<bool>()) s.dialect.weight_gradient_fused = false;
+    if (s.stage == 3) s.dialect.weight_gradient_fused = false;   // Megatron-FSDP: no main buffer of the whole gradient to add to
   }
   if (s.compiled) {                     // inductor fuses the point-wise work
     s.dialect.norm = NormStyle::kFused;
@@ -324,6 +336,10 @@ Setup make_setup(const Request& request) {
   if (!s.job.attention) s.assumed.emplace_back("attention=sdpa");
   s.loss = loss_rules(s);
   return s;
+}
+
+bool checkpointing_unknown(const job::Job& job, const job::Plan& plan) {
+  return !plan.checkpointing.stated && plan.checkpointing.kind == "none" && job.framework.name != "shardfit";
 }
 
 bool names_module(const std::vector<std::string>& patterns, const std::string& module, const std::string& full_name) {

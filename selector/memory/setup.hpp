@@ -101,6 +101,9 @@ struct Setup {
 // Throws Error for combinations that the framework refuses.
 Setup make_setup(const Request& request);
 
+// Whether the plan leaves open if activations are checkpointed. Our runtime's default is known: none.
+bool checkpointing_unknown(const job::Job& job, const job::Plan& plan);
+
 // Fills Setup::loss from job and profile.
 LossRules loss_rules(const Setup& setup);
 

@@ -48,7 +48,9 @@ class WholeParameters final : public Sharder {
     if (all.trained == 0) return;
     if (s_.engine == Engine::kDdp && s_.gpus > 1)
       t_.make(all.trained * static_cast<std::int64_t>(s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes), Term::kReduceBuffers);
-    if (s_.engine == Engine::kMegatron) t_.make(static_cast<std::int64_t>(static_cast<double>(all.trained) * s_.gradient_bytes), Term::kGradients);
+    // Megatron's main gradient buffer; its FSDP shards it from "optim_grads" (stage 2) on
+    if (s_.engine == Engine::kMegatron)
+      t_.make(static_cast<std::int64_t>(static_cast<double>(s_.stage >= 2 ? all.trained_shard : all.trained) * s_.gradient_bytes), Term::kGradients);
     if (s_.engine == Engine::kZero && (s_.stage == 2 || (s_.stage == 1 && s_.colossal))) {
       const double bucket = std::min(s_.reduce_bucket, static_cast<double>(all.trained));
       const int count = s_.overlap_comm ? 2 : 1;
@@ -350,10 +352,14 @@ class Zero3 final : public Sharder {
   double gradient_bytes() const { return s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes; }
   std::int64_t live(std::size_t k, bool whole) const {
     const auto& u = units[k];
-    if (whole || u.elements == 0) return u.gather_bytes;
+    if (u.elements == 0) return u.gather_bytes;
+    // Recomputed and used again in backward, a weight stays only where less than max_reuse elements lie in between: the last
+    // max_reuse / 2 of the block.
+    const double again = whole ? s_.max_reuse / 2 : 0;
+    if (whole && static_cast<double>(u.elements) <= s_.max_reuse) return u.gather_bytes;
     const double each = static_cast<double>(u.gather_bytes) / static_cast<double>(u.elements);
     const double leaf = std::max<double>(static_cast<double>(u.largest_leaf), static_cast<double>(u.elements) / 8);
-    return static_cast<std::int64_t>(std::min(static_cast<double>(u.elements), leaf + s_.prefetch_bucket) * each);
+    return static_cast<std::int64_t>(std::min(static_cast<double>(u.elements), leaf + s_.prefetch_bucket + again) * each);
   }
 
   std::vector<Timeline::Handle> full_;
@@ -366,7 +372,7 @@ class Zero3 final : public Sharder {
 std::unique_ptr<Sharder> make_sharder(const Setup& s, Timeline& t) {
   if (s.stage == 3 && s.engine == Engine::kFsdp1) return std::make_unique<Fsdp1>(s, t);
   if (s.stage == 3 && s.engine == Engine::kZero) return std::make_unique<Zero3>(s, t);
-  if (s.stage == 3 && (s.engine == Engine::kFsdp2 || s.engine == Engine::kOwn)) return std::make_unique<Fsdp2>(s, t);
+  if (s.stage == 3) return std::make_unique<Fsdp2>(s, t);
   return std::make_unique<WholeParameters>(s, t);
 }
 

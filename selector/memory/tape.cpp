@@ -207,11 +207,16 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
       ids[count] = op.in.values[j];
       made[count++] = b == kPass ? timeline_.share(out) : timeline_.make(b, Term::kActivationGradients);
     }
+    const std::size_t before = weights.size();
     for (const auto& w : op.weights) {
       const auto h = timeline_.make(w.bytes, Term::kGradients);
       if (h >= 0) weights.push_back(h);
     }
     timeline_.drop(temporary);
+    if (gradients_leave) {
+      for (std::size_t i = before; i < weights.size(); ++i) timeline_.drop(weights[i]);
+      weights.resize(before);
+    }
     timeline_.launch(kKernelsBackward);
     if (op.collective) {
       timeline_.record(out);
@@ -249,7 +254,7 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
 Timeline::Handle TapeRunner::backward_kept_only(const Tape& tape, Saved& saved, Timeline::Handle gy, std::vector<Timeline::Handle>& weights) {
   for (int k = static_cast<int>(tape.ops.size()) - 1; k >= 0; --k) {
     const auto& op = tape.ops[static_cast<std::size_t>(k)];
-    if (!op.needs_gradient) continue;
+    if (!op.needs_gradient || gradients_leave) continue;
     for (const auto& w : op.weights) {
       const auto h = timeline_.make(w.bytes, Term::kGradients);
       if (h >= 0) weights.push_back(h);

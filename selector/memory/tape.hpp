@@ -89,6 +89,9 @@ class TapeRunner {
  public:
   explicit TapeRunner(Timeline& timeline) : timeline_(timeline) {}
 
+  // A hook takes each weight's gradient as soon as autograd has made it, and lets go of it (ZeRO-2 and 3: copied into the bucket).
+  bool gradients_leave = false;
+
   struct Forward {
     bool save = true;                   // keep what autograd keeps
     bool collect_policy = false;        // selective checkpointing: keep outputs that the policy names (into `kept`)

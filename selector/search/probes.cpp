@@ -51,18 +51,19 @@ void correct_memory(Estimated& e, const Correction& c, bool several) {
   auto& m = e.estimate.memory;
   const double corrected = std::max(c.apply(static_cast<double>(m.allocated_peak)), 0.0);
   const double factor = corrected / static_cast<double>(m.allocated_peak);
-  const std::int64_t outside = m.device_peak_high - m.allocated_peak_high, difference = scaled(m.allocated_peak, factor) - m.allocated_peak;
+  const std::int64_t outside = m.device_peak - m.reserved_peak, difference = scaled(m.allocated_peak, factor) - m.allocated_peak;
   m.allocated_peak += difference;
   m.reserved_peak += difference;
   m.device_peak += difference;
   for (auto& stage : m.by_stage) stage.allocated_peak += difference, stage.reserved_peak += difference, stage.device_peak += difference;
   m.allocated_peak_high = scaled(m.allocated_peak, std::exp(2 * std::max(c.spread, several ? 0.01 : 0.02)));
-  m.device_peak_high = m.allocated_peak_high + outside;
+  const std::int64_t needed = m.allocated_peak_high + outside;      // cached segments are given back before a job runs out
+  m.device_peak_high = std::max(needed, m.device_peak);
   if (difference > 0) m.terms.push_back({"measured beyond the prediction", difference});
   if (difference < 0) shrink(m.terms, -difference);
   std::stable_sort(m.terms.begin(), m.terms.end(), [](const MemoryTerm& a, const MemoryTerm& b) { return a.bytes > b.bytes; });
   if (e.capacity_bytes > 0) {
-    const double best = static_cast<double>(m.allocated_peak + outside), worst = static_cast<double>(m.device_peak_high);
+    const double best = static_cast<double>(m.allocated_peak + outside), worst = static_cast<double>(needed);
     if (best > e.capacity_bytes) e.estimate.fits = "no";
     else if (worst > e.capacity_bytes && e.estimate.fits == "yes") e.estimate.fits = "unsure";
     else if (worst <= e.capacity_bytes && e.estimate.memory.host == 0) e.estimate.fits = "yes";
