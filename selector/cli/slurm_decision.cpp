@@ -101,6 +101,19 @@ std::string slurm_gpu_type(const pricing::Inventory& inventory, const pricing::S
   return "";
 }
 
+// What the decision will need anyway, read while Slurm answers. Whatever is wrong with it is told where it is needed.
+void read_ahead(const pricing::Book& book, const pricing::Site& site, const job::Job& job, search::ModelCache& models) {
+  const auto from_book = [](const pricing::SiteNodes& n) { return n.price && !n.price->stated; };
+  try {
+    if (std::any_of(site.partitions.begin(), site.partitions.end(), [&](const auto& p) {
+          return from_book(p.second) || std::any_of(p.second.by_feature.begin(), p.second.by_feature.end(), [&](const auto& f) { return from_book(f.second); });
+        }))
+      book.rows();
+    if (!job.model.empty()) models.load(job.model_path(), "");
+  } catch (const Error&) {
+  }
+}
+
 std::string notes_text(const std::vector<pricing::OfferNote>& notes) {
   std::string out;
   for (const auto& n : notes) {
@@ -141,6 +154,8 @@ SlurmAnswer decide_for_slurm(const SlurmRequest& request) {
 
   const auto types = gpu_types();
   const auto book = pricing::Book::open(site.state_dir, &types);
+  search::ModelCache models;
+  read_ahead(book, site, job, models);
   const auto inventory = asked.get();
   auto made = pricing::offers_from(inventory, site, book, catalogue, types, user, now);
   if (made.offers.empty()) {
@@ -149,7 +164,6 @@ SlurmAnswer decide_for_slurm(const SlurmRequest& request) {
   }
   apply_partition_policy(made.offers, site, catalogue, now);
 
-  search::ModelCache models;
   decide::Options options{.catalogue = &catalogue, .rates = &rates, .price_max_age = site.price_max_age, .models = &models, .default_currency = site.currency};
   options.gpus = request.gpus;
   if (request.max_nodes > 0) options.max_nodes = request.max_nodes;

@@ -66,7 +66,8 @@ Candidate candidate_of(const Setup& setup, const model::Model& model, const Foun
                                      .host = &choice.offer->host,
                                      .interconnect = &choice.offer->interconnect,
                                      .calibration = setup.options.calibration,
-                                     .work = &work});
+                                     .work = &work,
+                                     .memory = &found.memory});
   c.estimate = std::move(estimated.estimate);
   c.memory_why = estimated.memory_why;
   c.device_capacity_bytes = estimated.capacity_bytes;
@@ -213,6 +214,16 @@ void check_runtime(const job::Job& job, const model::Model& model) {
   schedule::check_supported(job, plainest, &model);  // what no plan can mend is an error of the job
 }
 
+const regions::Catalogue& shipped_catalogue() {
+  static const regions::Catalogue catalogue = regions::Catalogue::shipped();
+  return catalogue;
+}
+
+const pricing::Rates& shipped_rates() {
+  static const pricing::Rates rates = pricing::Rates::shipped();
+  return rates;
+}
+
 }  // namespace
 
 Limits parse_limits(const nlohmann::json& object, const std::string& where) {
@@ -227,10 +238,8 @@ Limits parse_limits(const nlohmann::json& object, const std::string& where) {
 }
 
 Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now, const Options& options) {
-  static const regions::Catalogue shipped_catalogue = regions::Catalogue::shipped();
-  static const pricing::Rates shipped_rates = pricing::Rates::shipped();
-  const auto& catalogue = options.catalogue ? *options.catalogue : shipped_catalogue;
-  const auto& rates = options.rates ? *options.rates : shipped_rates;
+  const auto& catalogue = options.catalogue ? *options.catalogue : shipped_catalogue();
+  const auto& rates = options.rates ? *options.rates : shipped_rates();
   if (offers.empty()) throw Error("no_offers", "/offers", "there is no offer to choose from", "give offers with --offers FILE, or run where the Slurm cluster is reachable");
 
   Decision d;

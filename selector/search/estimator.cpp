@@ -7,6 +7,7 @@
 #include "selector/job/job.hpp"
 #include "selector/job/plan.hpp"
 #include "selector/memory/memory.hpp"
+#include "selector/memory/outlook.hpp"
 #include "selector/model/model.hpp"
 #include "selector/time/time.hpp"
 
@@ -23,7 +24,8 @@ void append(std::vector<std::string>& to, const std::vector<std::string>& from) 
 
 Estimated estimate(const Setting& s) {
   Estimated out;
-  auto memory = memory::estimate_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host});
+  const memory::Request request{.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host};
+  auto memory = s.memory ? memory::at_host(request, *s.memory) : memory::estimate_memory(request);
   out.estimate.memory = std::move(memory.memory);
   out.estimate.parameters_total = memory.parameters_total;
   out.estimate.parameters_trainable = memory.parameters_trainable;

@@ -18,6 +18,9 @@ namespace shardfit::pricing {
 struct Host;
 struct Interconnect;
 }
+namespace shardfit::memory {
+struct Result;
+}
 namespace shardfit::timing {
 struct Calibration;
 struct Work;
@@ -34,6 +37,7 @@ struct Setting {
   const pricing::Interconnect* interconnect = nullptr;
   const timing::Calibration* calibration = nullptr;
   const timing::Work* work = nullptr;      // from timing::prepare; made anew when absent
+  const memory::Result* memory = nullptr;  // of this plan on this device, at any host; replayed when absent
 };
 
 struct Estimated {

@@ -8,6 +8,7 @@
 
 #include "regions/base/error.hpp"
 #include "selector/hardware/device.hpp"
+#include "selector/memory/outlook.hpp"
 #include "selector/memory/terms.hpp"
 #include "selector/model/model.hpp"
 #include "selector/search/bounds.hpp"
@@ -18,6 +19,7 @@ namespace shardfit::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLeastOfBound = 0.7;  // of what a replay finds, what may be certain at the least (memory's bounds)
 constexpr double kFrontStep = 0.98;  // a point of the Pareto front is at least 2 % faster than the one before
 
 // A plan that several offers share, with its memory once it is known.
@@ -25,6 +27,7 @@ struct Entry {
   job::Plan plan;
   double floor = 0;
   int family = -1;                       // equal but for the micro batch; -1: a plan of its own
+  std::optional<memory::Outlook> outlook;  // before any replay
   std::optional<memory::Result> memory;  // judged without a host
   std::optional<Error> refused;          // by the framework's rules
 };
@@ -32,7 +35,9 @@ struct Entry {
 // Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a larger one.
 struct Family {
   std::vector<int> entries;
-  std::int64_t no_from = std::numeric_limits<std::int64_t>::max();  // smallest micro batch known not to fit
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t no_from = kNone;      // smallest micro batch known not to fit
+  std::int64_t unsure_from = kNone;  // smallest known not to fit for sure
 };
 
 struct PlanSet;
@@ -263,7 +268,7 @@ class Searcher {
     const bool outside = choices_[cell.choice].outside;
     const bool for_best = inside && !outside && !result.best, for_front = inside && !outside && cell.seconds < kFrontStep * front_seconds, for_cheapest = !result.cheapest;
     if (!limits_.exhaustive && !for_best && !for_front && !for_cheapest) return;
-    const memory::Result* memory = replay(cell);
+    const memory::Result* memory = replay(cell, limits_.allow_unsure || (inside && !result.unsure));
     if (!memory) return;
     const bool fits = memory->fits == "yes" || (limits_.allow_unsure && memory->fits == "unsure");
     if (!fits) {
@@ -307,23 +312,50 @@ class Searcher {
     });
   }
 
-  // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the plan.
-  const memory::Result* replay(const Cell& cell) {
+  // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the plan. Where
+  // "unsure" is of no use, also where it cannot be better than that.
+  const memory::Result* replay(const Cell& cell, bool unsure_counts) {
     Entry& entry = *cell.entry;
     PlanSet& set = *cell.set;
-    if (!limits_.exhaustive && entry.family >= 0 && !entry.memory) {
-      if (entry.plan.micro_batch >= set.families[static_cast<size_t>(entry.family)].no_from) return nullptr;
-      const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
-      if (lesson.from && set.capacity > 0 && lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) > set.capacity) return nullptr;
-    }
+    const memory::Request at_offer{.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &choices_[cell.choice].offer->host};
+    if (!limits_.exhaustive && is_hopeless(set, entry, at_offer, unsure_counts)) return nullptr;
     const memory::Result* bare = judge(set, entry);
     if (!bare) return nullptr;
-    const auto& host = choices_[cell.choice].offer->host;
+    const auto& host = *at_offer.host;
     const bool host_matters = entry.plan.offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) > 0.7 * *host.ram_gib * 1073741824.0);
     if (!host_matters || bare->fits == "no") return bare;
-    ++out_.replays;
-    with_host_ = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &host});
+    with_host_ = memory::at_host(at_offer, *bare);
     return &with_host_;
+  }
+
+  bool is_hopeless(PlanSet& set, Entry& entry, const memory::Request& at_offer, bool unsure_counts) {
+    if (!entry.memory && entry.family >= 0) {
+      const auto& family = set.families[static_cast<size_t>(entry.family)];
+      if (entry.plan.micro_batch >= (unsure_counts ? family.no_from : family.unsure_from)) return true;
+      const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
+      const double bound = lesson.from ? lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) : 0;
+      if (set.capacity > 0 && (unsure_counts ? kLeastOfBound * bound : bound) > set.capacity) return true;
+    }
+    const memory::Outlook* outlook = look(set, entry);
+    if (!outlook || outlook->fits_never() || (outlook->fits_hardly() && !unsure_counts)) return true;
+    if (!entry.plan.offload.any()) return false;
+    const std::string verdict = memory::host_verdict(at_offer);
+    return verdict == "no" || (verdict == "unsure" && !unsure_counts);
+  }
+
+  // nullptr where the framework refuses the plan.
+  const memory::Outlook* look(PlanSet& set, Entry& entry) {
+    if (entry.refused) return nullptr;
+    if (!entry.outlook) {
+      try {
+        entry.outlook = memory::outlook({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device});
+      } catch (const Error& e) {
+        entry.refused = e;
+        return nullptr;
+      }
+      learn(set, entry, entry.outlook->fits_never(), entry.outlook->fits_hardly());
+    }
+    return &*entry.outlook;
   }
 
   // Judged without a host, once per (plan, device).
@@ -339,11 +371,19 @@ class Searcher {
       }
       if (entry.family >= 0) {
         lessons_[layout_key(entry.plan, *set.device)] = lesson_of(set, job_, entry.plan, *entry.memory);
-        auto& family = set.families[static_cast<size_t>(entry.family)];
-        if (entry.memory->fits == "no") family.no_from = std::min(family.no_from, entry.plan.micro_batch);
       }
+      // Offloaded plans are "unsure" without a host.
+      const bool hardly = entry.memory->capacity_bytes > 0 && entry.memory->needed_high > entry.memory->capacity_bytes;
+      learn(set, entry, entry.memory->fits == "no", hardly);
     }
     return &*entry.memory;
+  }
+
+  static void learn(PlanSet& set, const Entry& entry, bool never, bool hardly) {
+    if (entry.family < 0) return;
+    auto& family = set.families[static_cast<size_t>(entry.family)];
+    if (never) family.no_from = std::min(family.no_from, entry.plan.micro_batch);
+    if (never || hardly) family.unsure_from = std::min(family.unsure_from, entry.plan.micro_batch);
   }
 
   Found found(const Cell& cell, const memory::Result& memory) const {
@@ -363,7 +403,7 @@ class Searcher {
         if (cells_[i].choice == index) mine.push_back(i);
       std::stable_sort(mine.begin(), mine.end(), [&](auto a, auto b) { return cells_[a].seconds < cells_[b].seconds; });
       for (const auto i : mine) {
-        const auto* memory = replay(cells_[i]);
+        const auto* memory = replay(cells_[i], limits_.allow_unsure);
         if (memory && (memory->fits == "yes" || (limits_.allow_unsure && memory->fits == "unsure"))) {
           result.fastest = found(cells_[i], *memory);
           break;
@@ -376,36 +416,60 @@ class Searcher {
 
   // Where nothing fits: of the smallest micro batches the plan whose need is nearest to the capacity.
   void find_least_memory(std::uint32_t index) {
-    auto& result = out_.offers[index];
     const Choice& choice = choices_[index];
-    double least = kInfinity;
-    const auto consider = [&](PlanSet& set, Entry& entry) {
-      const memory::Result* r = judge(set, entry);
-      if (!r) {
-        if (entry.refused && result.refusal.empty()) result.refusal = entry.refused->message, result.refusal_code = entry.refused->code;
-        return;
-      }
-      memory::Result judged = *r;
-      if (entry.plan.offload.any()) judged = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &choice.offer->host});
-      const double need = static_cast<double>(judged.memory.device_peak_high);
-      if (need >= least) return;
-      least = need;
-      Found f{.choice = index, .plan = entry.plan, .memory = std::move(judged)};
-      result.least_memory = std::move(f);
-    };
     if (!choice.offer->plans.empty()) {
+      std::vector<std::pair<PlanSet*, Entry*>> mine;
       for (auto& set : listed_)
         for (auto& entry : set->entries)
-          if (std::any_of(cells_.begin(), cells_.end(), [&](const Cell& c) { return c.choice == index && c.entry == &entry; })) consider(*set, entry);
+          if (std::any_of(cells_.begin(), cells_.end(), [&](const Cell& c) { return c.choice == index && c.entry == &entry; })) mine.emplace_back(set.get(), &entry);
+      take_least(index, mine);
       return;
     }
     const auto sizes = sizes_of(*choice.offer, limits_.max_nodes);
     for (auto it = sizes.rbegin(); it != sizes.rend(); ++it) {
       PlanSet& set = plan_set(choice, it->first, it->second);
+      std::vector<std::pair<PlanSet*, Entry*>> smallest;
       for (const auto& family : set.families)
-        if (const auto& smallest = set.entries[static_cast<size_t>(family.entries.front())]; smallest.plan.checkpointing.kind == "full") consider(set, set.entries[static_cast<size_t>(family.entries.front())]);
-      if (result.least_memory) break;  // the largest size that has a plan at all
+        if (auto& entry = set.entries[static_cast<size_t>(family.entries.front())]; entry.plan.checkpointing.kind == "full") smallest.emplace_back(&set, &entry);
+      take_least(index, smallest);
+      if (out_.offers[index].least_memory) break;  // the largest size that has a plan at all
     }
+  }
+
+  // The first of those that need least; in order of their lower bounds, so that most are never replayed.
+  void take_least(std::uint32_t index, const std::vector<std::pair<PlanSet*, Entry*>>& plans) {
+    auto& result = out_.offers[index];
+    struct Bound {
+      double least;
+      std::size_t plan;
+    };
+    std::vector<Bound> order;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const auto* outlook = look(*plans[i].first, *plans[i].second);
+      if (outlook) order.push_back({outlook->least, i});
+    }
+    std::stable_sort(order.begin(), order.end(), [](const Bound& a, const Bound& b) { return a.least < b.least; });
+    double least = kInfinity;
+    std::size_t found_at = plans.size();
+    for (const auto& bound : order) {
+      if (bound.least > least && !limits_.exhaustive) break;
+      auto& [set, entry] = plans[bound.plan];
+      const memory::Result* r = judge(*set, *entry);
+      if (!r) continue;
+      const double need = static_cast<double>(r->memory.device_peak_high);
+      if (need > least || (need == least && bound.plan > found_at)) continue;
+      least = need;
+      found_at = bound.plan;
+    }
+    if (found_at == plans.size()) {
+      for (const auto& [set, entry] : plans)
+        if (entry->refused && result.refusal.empty()) result.refusal = entry->refused->message, result.refusal_code = entry->refused->code;
+      return;
+    }
+    const auto& [set, entry] = plans[found_at];
+    result.least_memory = Found{.choice = index, .plan = entry->plan, .memory = *entry->memory};
+    if (entry->plan.offload.any())
+      result.least_memory->memory = memory::at_host({.job = job_, .plan = entry->plan, .model = model_, .device = *set->device, .host = &choices_[index].offer->host}, *entry->memory);
   }
 
   const job::Job& job_;

@@ -89,8 +89,10 @@ Generation generation_of(double capability) {
 DeviceRates device_rates(const hardware::Device& device) {
   DeviceRates rates;
   const Row* best = nullptr;
-  for (const Row& row : kRows)
-    if (std::string_view(device.key).starts_with(row.prefix) && (!best || row.prefix.size() > best->prefix.size()))
+  const std::string_view key = device.key;
+  for (const Row& row : kRows)  // asked for every plan that is priced: one character tells most rows apart
+    if (!key.empty() && key.front() == row.prefix.front() && key.starts_with(row.prefix) &&
+        (!best || row.prefix.size() > best->prefix.size()))
       best = &row;
   const double peak = device.bf16_tflops_dense.value_or(device.fp16_tflops_dense.value_or(0));
   rates.peak_half_flops = peak * 1e12;
@@ -113,7 +115,6 @@ DeviceRates device_rates(const hardware::Device& device) {
   rates.memory_bytes_per_second = rates.datasheet_memory * kMemoryShare;
   // Bridges join pairs of PCIe cards only, and workstation cards rarely have one: there the link counts as PCIe unless
   // the interconnect states it.
-  const std::string_view key = device.key;
   const bool bridged = key.starts_with("rtx") || key.starts_with("a10_") || key.starts_with("a40") ||
                        key.find("pcie") != key.npos || key.find("nvl_") != key.npos || key.starts_with("titan") ||
                        key.starts_with("quadro") || key.starts_with("a30");

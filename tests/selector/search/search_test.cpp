@@ -85,6 +85,9 @@ TEST(Search, PrunedAnswersAsExhaustive) {
         expect_same(pruned.offers[i].best, all.offers[i].best, what);
         expect_same(pruned.offers[i].cheapest, all.offers[i].cheapest, what);
         expect_same(pruned.offers[i].fastest, all.offers[i].fastest, what);
+        if (all.offers[i].cheapest) continue;
+        expect_same(pruned.offers[i].unsure, all.offers[i].unsure, what);
+        expect_same(pruned.offers[i].least_memory, all.offers[i].least_memory, what);
       }
       ASSERT_EQ(pruned.front.size(), all.front.size()) << framework;
       for (size_t i = 0; i < all.front.size(); ++i) EXPECT_DOUBLE_EQ(pruned.front[i].cost, all.front[i].cost) << framework;
