@@ -163,6 +163,7 @@ std::vector<Plan> plans_for(const job::Job& job, const model::Model& model, cons
       for (const auto& kind : can.checkpointing) {
         layout.checkpointing.kind = kind;
         if (runtime_refuses(job, layout, &model)) continue;  // no answer depends on the micro batch
+        if (out.capacity() < out.size() + micros.size()) out.reserve(std::max<std::size_t>(64, 4 * out.size() + micros.size()));
         for (const auto micro : micros) {
           const std::int64_t accumulation = sequences_a_rank / micro;
           if (split.pipeline > 1 && accumulation < split.pipeline) continue;  // fewer micro batches than stages leave the pipeline empty

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -28,8 +29,8 @@ struct Entry {
   double floor = 0;
   int family = -1;                       // equal but for the micro batch; -1: a plan of its own
   std::optional<memory::Outlook> outlook;  // before any replay
-  std::optional<memory::Result> memory;  // judged without a host
-  std::optional<Error> refused;          // by the framework's rules
+  std::unique_ptr<memory::Result> memory;  // judged without a host
+  std::unique_ptr<Error> refused;          // by the framework's rules
 };
 
 // Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a larger one.
@@ -138,14 +139,16 @@ class Searcher {
   Outcome run() {
     for (std::uint32_t i = 0; i < choices_.size(); ++i) gather(i);
     out_.cells = cells_.size();
-    std::vector<std::uint32_t> order(cells_.size());
-    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      const Cell &x = cells_[a], &y = cells_[b];
-      if (x.cost != y.cost) return x.cost < y.cost;
-      if (x.seconds != y.seconds) return x.seconds < y.seconds;
-      return a < b;
-    });
+    struct Key {
+      double cost, seconds;
+      std::uint32_t cell;
+      auto operator<=>(const Key&) const = default;
+    };
+    std::vector<Key> keys(cells_.size());
+    for (std::uint32_t i = 0; i < keys.size(); ++i) keys[i] = {cells_[i].cost, cells_[i].seconds, i};
+    std::sort(keys.begin(), keys.end(), std::less<>());
+    std::vector<std::uint32_t> order(keys.size());
+    for (std::size_t i = 0; i < keys.size(); ++i) order[i] = keys[i].cell;
     double front_seconds = kInfinity;
     for (const auto i : order) visit(cells_[i], front_seconds);
     take_tight_ones();
@@ -175,7 +178,9 @@ class Searcher {
     slot = std::make_unique<PlanSet>();
     slot->device = choice.device;
     slot->capacity = choice.device->is_cpu ? shape.device_memory_gib.value_or(0) * 1073741824.0 : choice.device->memory_bytes();
-    for (auto& plan : plans_for(job_, model_, shape)) {
+    auto plans = plans_for(job_, model_, shape);
+    slot->entries.reserve(plans.size());
+    for (auto& plan : plans) {
       const double floor = memory_floor(sizes_, plan);
       slot->entries.push_back({.plan = std::move(plan), .floor = floor});
     }
@@ -350,7 +355,7 @@ class Searcher {
       try {
         entry.outlook = memory::outlook({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device});
       } catch (const Error& e) {
-        entry.refused = e;
+        entry.refused = std::make_unique<Error>(e);
         return nullptr;
       }
       learn(set, entry, entry.outlook->fits_never(), entry.outlook->fits_hardly());
@@ -364,9 +369,9 @@ class Searcher {
     if (!entry.memory) {
       ++out_.replays;
       try {
-        entry.memory = memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device});
+        entry.memory = std::make_unique<memory::Result>(memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device}));
       } catch (const Error& e) {
-        entry.refused = e;
+        entry.refused = std::make_unique<Error>(e);
         return nullptr;
       }
       if (entry.family >= 0) {
@@ -483,7 +488,7 @@ class Searcher {
   std::map<Shape, std::unique_ptr<PlanSet>> sets_;
   std::vector<std::unique_ptr<PlanSet>> listed_;
   std::map<std::uint32_t, std::optional<std::pair<double, double>>> lines_;
-  std::vector<Cell> cells_;
+  std::deque<Cell> cells_;  // many: grows without moving
   std::map<LayoutKey, Lesson> lessons_;
   memory::Result with_host_;
   Outcome out_;

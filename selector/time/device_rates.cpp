@@ -1,5 +1,6 @@
 #include "selector/time/device_rates.hpp"
 
+#include <string>
 #include <string_view>
 
 namespace shardfit::timing {
@@ -84,16 +85,24 @@ Generation generation_of(double capability) {
   return Generation::kCdna;
 }
 
+// Asked for every plan that is priced, mostly for the same device again.
+const Row* row_of(std::string_view key) {
+  thread_local std::string last_key;
+  thread_local const Row* last = nullptr;
+  if (key == last_key) return last;
+  const Row* best = nullptr;
+  for (const Row& row : kRows)
+    if (key.starts_with(row.prefix) && (!best || row.prefix.size() > best->prefix.size())) best = &row;
+  last_key = key;
+  return last = best;
+}
+
 }  // namespace
 
 DeviceRates device_rates(const hardware::Device& device) {
   DeviceRates rates;
-  const Row* best = nullptr;
   const std::string_view key = device.key;
-  for (const Row& row : kRows)  // asked for every plan that is priced: one character tells most rows apart
-    if (!key.empty() && key.front() == row.prefix.front() && key.starts_with(row.prefix) &&
-        (!best || row.prefix.size() > best->prefix.size()))
-      best = &row;
+  const Row* best = row_of(key);
   const double peak = device.bf16_tflops_dense.value_or(device.fp16_tflops_dense.value_or(0));
   rates.peak_half_flops = peak * 1e12;
   if (best) {
