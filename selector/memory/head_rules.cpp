@@ -35,7 +35,9 @@ struct LossWriter {
     op.name = "fused linear loss";
     op.in.push(hidden);
     op.gradients.push(0);
-    op.forward_temporary = chunk * (2 + 4) + (head_trains ? V * h * A : 0);
+    // logits, their fp32 copy, and the 16-bit gradient of the chunk before (a Python local of the loop); beside them the gradients of
+    // hidden states and weight, which stay, and one chunk's part of the weight's
+    op.forward_temporary = chunk * (2 + 4 + 2) + n * h * A + weight + (head_trains ? V * h * A : 0);
     op.extra.push(n * h * A);
     if (weight) {
       op.extra.push(weight);

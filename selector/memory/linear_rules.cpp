@@ -80,7 +80,7 @@ int TapeWriter::norm(const model::Op& op, int x) {
     int y;
     if (style == NormStyle::kUpcast) {
       scale.forward_temporary = E * 4;
-      scale.backward_temporary = E * 8;
+      scale.backward_temporary = E * 12;     // pow's: the expanded gradient of the mean, x^1, 2 x; its product is a gradient to add
       Meta m = in;
       m.bytes = 4;
       m.gathered = -1;

@@ -89,7 +89,18 @@ Tape TapeWriter::write() {
         TapeOp rope;
         rope.name = "rope";
         rope.in.push(arg(0));
-        rope.forward_temporary = rope.backward_temporary = m.elements() * s.dialect.rope_temporary;
+        if (s.dialect.rope_in_place) {
+          const int t = tape.view(arg(0));
+          meta.resize(tape.tensors.size());
+          meta[static_cast<std::size_t>(t)] = m;
+          rope.out = t;
+          rope.gradients.push(kPass);
+          rope.recomputed = recomputing_;
+          tape.add(rope, 0);
+          result(t);
+          break;
+        }
+        rope.forward_temporary = rope.backward_temporary = m.elements() * s.dialect.rope_temporary + m.size() * s.dialect.rope_copies;
         result(emit(rope, m));
         break;
       }
@@ -130,6 +141,7 @@ Tape TapeWriter::write() {
           fused.in.push(arg(1));
           fused.saves.push(arg(0));
           fused.saves.push(arg(1));
+          fused.gradients_over_saves = s.dialect.mlp_in_place;
           result(emit(fused, m));
           break;
         }

@@ -18,15 +18,15 @@ struct Row {
 // clang-format off
 constexpr Dialect kHuggingFace{};
 // models/llama/model.py: RMSNorm in Python until 3b39d7ab0, then nn.RMSNorm; complex RoPE in fp32; k and v repeated; no dropout
-constexpr Dialect kTitanPython{.norm = NormStyle::kUpcast, .rope_temporary = 10, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
-constexpr Dialect kTitanModule{.norm = NormStyle::kComposite, .rope_temporary = 10, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
+constexpr Dialect kTitanPython{.norm = NormStyle::kUpcast, .rope_copies = 0, .rope_temporary = 10, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
+constexpr Dialect kTitanModule{.norm = NormStyle::kComposite, .rope_copies = 0, .rope_temporary = 10, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
 // torchtune/modules: rms_norm.py in Python, position_embeddings.py in fp32
-constexpr Dialect kTorchtune{.norm = NormStyle::kUpcast, .rope_temporary = 12, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
+constexpr Dialect kTorchtune{.norm = NormStyle::kUpcast, .rope_copies = 0, .rope_temporary = 12, .repeats_kv = true, .lora = LoraStyle::kTorchtune, .dropout = false};
 // litgpt/model.py: packed qkv, split and copied; bnb's Linear4bit keeps its input
-constexpr Dialect kLitgpt{.norm = NormStyle::kUpcast, .rope_temporary = 6, .repeats_kv = true, .packs_qkv = true, .lora = LoraStyle::kLitgpt, .quantized_saves_input = true};
+constexpr Dialect kLitgpt{.norm = NormStyle::kUpcast, .rope_copies = 0, .rope_temporary = 6, .repeats_kv = true, .packs_qkv = true, .lora = LoraStyle::kLitgpt, .quantized_saves_input = true};
 // llm-foundry: layer norm kernels, packed Wqkv used as views
 constexpr Dialect kComposer{.norm = NormStyle::kFused, .packs_qkv = true, .packed_views = true, .dropout = false};
-constexpr Dialect kMegatron{.norm = NormStyle::kFused, .rope_temporary = 4, .fused_mlp = true, .packs_qkv = true, .packed_views = true, .softmax_fp32 = false, .adds_mask = false, .copies_attention = false, .weight_gradient_fused = true};
+constexpr Dialect kMegatron{.norm = NormStyle::kFused, .rope_copies = 0, .rope_temporary = 4, .fused_mlp = true, .packs_qkv = true, .packed_views = true, .softmax_fp32 = false, .adds_mask = false, .copies_attention = false, .weight_gradient_fused = true};
 constexpr Dialect kXtuner{.norm = NormStyle::kFused};
 
 constexpr Row kRows[] = {

@@ -22,8 +22,11 @@ enum class LoraStyle : std::uint8_t { kPeft, kLitgpt, kTorchtune };
 
 struct Dialect {
   NormStyle norm = NormStyle::kUpcast;
-  int rope_temporary = 8;             // bytes an element that rotating allocates besides its result
+  int rope_copies = 2;                // tensors in the activation format that rotating allocates besides its result
+  int rope_temporary = 0;             // bytes an element of others
+  bool rope_in_place = false;         // the kernel writes over what it rotates (Liger)
   bool fused_mlp = false;             // SwiGLU in one kernel: keeps gate and up only
+  bool mlp_in_place = false;          // ... and writes their gradients over them (Liger)
   bool repeats_kv = false;            // k and v expanded to all heads before attention
   bool packs_qkv = false;             // one projection; q, k, v are views of its output
   bool packed_views = false;          // ... and stay views (no copies made for attention)

@@ -262,9 +262,9 @@ void set_kernels(Setup& s) {
   }
   if (j.fused_kernels) {
     for (const auto& k : *j.fused_kernels) {
-      if (k == "swiglu") s.dialect.fused_mlp = true;
+      if (k == "swiglu") s.dialect.fused_mlp = true, s.dialect.mlp_in_place = s.engine != Engine::kMegatron;
       if (k == "rms_norm") s.dialect.norm = NormStyle::kFused;
-      if (k == "rope") s.dialect.rope_temporary = 2;
+      if (k == "rope") s.dialect.rope_in_place = true;
     }
   }
   // modeling_gpt2.py, modeling_bert.py, modeling_roberta.py, modeling_vit.py take the softmax in the activations' format; autocast has it in
@@ -273,7 +273,7 @@ void set_kernels(Setup& s) {
   if (!s.autocast && (family == "gpt2" || family == "bert" || family == "roberta" || family == "vit")) s.dialect.softmax_fp32 = false;
   if (s.engine == Engine::kOwn) {
     s.dialect.norm = NormStyle::kFused;
-    s.dialect.rope_temporary = 0;
+    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
     s.dialect.fused_mlp = true;
   }
   if (s.engine == Engine::kMegatron) {
@@ -283,7 +283,8 @@ void set_kernels(Setup& s) {
   }
   if (s.compiled) {                     // inductor fuses the point-wise work
     s.dialect.norm = NormStyle::kFused;
-    s.dialect.rope_temporary = 0;
+    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
+    s.dialect.mlp_in_place = false;
     s.dialect.fused_mlp = true;
     s.dialect.policy_keeps_last = false;
   }

@@ -205,7 +205,10 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
       const std::int64_t b = op.gradients.values[j];
       if (b == kNoGradient) continue;
       ids[count] = op.in.values[j];
-      made[count++] = b == kPass ? timeline_.share(out) : timeline_.make(b, Term::kActivationGradients);
+      const bool over = op.gradients_over_saves && !saved.flat && static_cast<std::size_t>(j) < saved.by_op[static_cast<std::size_t>(k)].size();
+      made[count++] = b == kPass ? timeline_.share(out)
+                      : over     ? timeline_.share(saved.by_op[static_cast<std::size_t>(k)][static_cast<std::size_t>(j)])
+                                 : timeline_.make(b, Term::kActivationGradients);
     }
     const std::size_t before = weights.size();
     for (const auto& w : op.weights) {

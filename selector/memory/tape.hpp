@@ -45,6 +45,7 @@ struct TapeOp {
   std::int64_t forward_temporary = 0, backward_temporary = 0;
   bool needs_gradient = true;           // something before or in it is trained
   bool kept_by_policy = false;          // selective checkpointing keeps its output
+  bool gradients_over_saves = false;    // the kernel writes its inputs' gradients over what it kept of them, in order
   bool collective = false;              // its tensors are recorded by a communication stream
   bool recomputed = false;              // its result is thrown away after use and made again in backward
   Term term = Term::kActivations;

@@ -50,6 +50,7 @@ nlohmann::ordered_json estimate_case(const Case& c, const std::string& folder) {
     m["nvme"] = r.memory.nvme;
     out["parameters"] = {{"total", r.parameters_total}, {"trainable", r.parameters_trainable}};
     out["fits"] = r.fits;
+    out["capacity"] = r.capacity_bytes;
     out["why"] = r.why;
     out["assumed"] = r.assumed;
   } catch (const Error& e) {

@@ -19,7 +19,8 @@ struct Row {
   std::string id, quality, kind, fits;
   bool allocated = false;            // else reserved or device
   double error = 0, high = 0, measured = 0;
-  bool scored = false;
+  double predicted_allocated = 0, device = 0, device_high = 0, capacity = 0;   // GiB
+  bool scored = false, answered = false;
 };
 
 const std::vector<Row>& rows() {
@@ -44,6 +45,14 @@ const std::vector<Row>& rows() {
         r.allocated = f->second == "allocated_peak";
         r.high = e["memory"]["allocated_peak_high"].get<double>() / kGiB;
         r.scored = true;
+      }
+      if (e.contains("memory")) {
+        r.answered = true;
+        r.high = e["memory"]["allocated_peak_high"].get<double>() / kGiB;
+        r.predicted_allocated = e["memory"]["allocated_peak"].get<double>() / kGiB;
+        r.device = e["memory"]["device_peak"].get<double>() / kGiB;
+        r.device_high = e["memory"]["device_peak_high"].get<double>() / kGiB;
+        r.capacity = e["capacity"].get<double>() / kGiB;
       }
       all.push_back(r);
     }
@@ -71,12 +80,44 @@ TEST(MemoryTable, EveryRowIsAnswered) {
   for (const auto& r : rows()) EXPECT_NE(r.fits, "error") << r.id;
 }
 
+// The same of the table of step times, whose runs all fitted: offload of engines without a profile and unstated settings among them.
+TEST(MemoryTable, RunsOfTheTimeTableAreAnswered) {
+  int runs = 0, refused = 0, called_no = 0;
+  for (const auto& c : shardfit::truth::read_cases(kFolder + "/time_visible.jsonl")) {
+    const auto e = shardfit::truth::estimate_case(c, kFolder);
+    ++runs;
+    if (!e.contains("memory")) {
+      ++refused;
+      continue;
+    }
+    if (e["fits"] == "no") ++called_no;
+    const auto& m = e["memory"];
+    EXPECT_GE(m["device_peak_high"].get<double>(), m["device_peak"].get<double>()) << c.id;
+    EXPECT_GE(m["allocated_peak_high"].get<double>(), m["allocated_peak"].get<double>()) << c.id;
+  }
+  EXPECT_GT(runs, 250);
+  EXPECT_LE(refused * 100, runs * 3);
+  EXPECT_LE(called_no * 100, runs * 3);
+}
+
+// The bounds lie above the estimates, and "yes" means that the bound is within what the device gives.
+TEST(MemoryTable, BoundsHoldTheEstimate) {
+  for (const auto& r : rows()) {
+    if (!r.answered) continue;
+    EXPECT_GE(r.device_high, r.device) << r.id;
+    EXPECT_GE(r.high, r.predicted_allocated) << r.id;
+    if (r.fits == "yes") {
+      EXPECT_LE(r.device_high, r.capacity) << r.id;
+    }
+  }
+}
+
 TEST(MemoryTable, AllocatedPeaksOfQualityA) {
   const auto wanted = [](const Row& r) { return r.quality == "A" && r.allocated; };
   const auto errors = collect(wanted);
   ASSERT_GT(errors.size(), 60u);
-  EXPECT_LE(quantile(errors, 0.5), 0.009);
-  EXPECT_LE(quantile(errors, 0.9), 0.03);
+  EXPECT_LE(quantile(errors, 0.5), 0.007);
+  EXPECT_LE(quantile(errors, 0.9), 0.023);
   const auto signed_errors = collect(wanted, false);
   EXPECT_LE(std::count_if(signed_errors.begin(), signed_errors.end(), [](double e) { return e < -0.03; }), static_cast<long>(errors.size() * 5 / 100));
   int below = 0;
@@ -87,9 +128,9 @@ TEST(MemoryTable, AllocatedPeaksOfQualityA) {
 
 TEST(MemoryTable, ReservedAndDevicePeaksOfQualityA) {
   const auto wanted = [](const Row& r) { return r.quality == "A" && !r.allocated; };
-  EXPECT_LE(quantile(collect(wanted), 0.5), 0.04);
-  EXPECT_LE(quantile(collect(wanted), 0.9), 0.18);
-  EXPECT_LE(std::fabs(quantile(collect(wanted, false), 0.5)), 0.02);
+  EXPECT_LE(quantile(collect(wanted), 0.5), 0.03);
+  EXPECT_LE(quantile(collect(wanted), 0.9), 0.177);
+  EXPECT_LE(std::fabs(quantile(collect(wanted, false), 0.5)), 0.01);
 }
 
 TEST(MemoryTable, Verdicts) {
