@@ -142,33 +142,40 @@ Inputs read_inputs(const Options& options, int ranks) {
     }
   }
   auto& plan = inputs.plan;
+  const auto named = [&](const auto& work) {
+    try {
+      work();
+    } catch (Error& error) {  // the schedule knows keys, not files
+      const bool of_plan = error.where.starts_with("/plan"), of_job = error.where.starts_with("/job");
+      const auto& file = of_plan ? plan_file : options.job;
+      if ((!of_plan && !of_job) || file.empty()) throw;
+      Error known(error.code, error.where.substr(of_plan ? 5 : 4), error.message, error.remedy, error.exit_status);
+      known.in_file(file);
+      throw known;
+    }
+  };
+  named([&] { schedule::check_supported(job, plan, &inputs.model); });
 #ifndef SHARDFIT_WITH_CUDA
   if (plan.gpu != "cpu")
     throw Error("not_supported", "/plan/gpu", fmt::format("this shardfit-train runs CPU ranks, the plan is for \"{}\"", plan.gpu),
                 "build the preset \"cuda\" on a machine with that GPU, or plan for \"cpu\"");
 #endif
-  if (plan.gpus() != ranks)
-    throw Error("ranks_mismatch", "/plan/gpus_per_node", fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
-                "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
   // "shard_degree N with stage 0 means the same" as replicate_degree N.
   if (plan.sharding.stage == 0 && plan.sharding.shard_degree > 1) {
     plan.sharding.replicate_degree *= plan.sharding.shard_degree;
     plan.sharding.shard_degree = 1;
   }
+  if (plan.gpus() != ranks)
+    throw Error("ranks_mismatch", "/plan/gpus_per_node", fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
+                "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
   job::check_plan_against_job(job, plan);
   if (job.global_batch_sequences == 0) job.global_batch_sequences = plan.micro_batch * plan.gradient_accumulation * plan.data_parallel();
-  try {
-    inputs.step = schedule::build_step(inputs.model, job, plan);
-  } catch (Error& error) {  // the schedule knows keys, not files
-    const bool of_plan = error.where.starts_with("/plan"), of_job = error.where.starts_with("/job");
-    if (!of_plan && !of_job) throw;
-    Error named(error.code, error.where.substr(of_plan ? 5 : 4), error.message, error.remedy, error.exit_status);
-    const auto& file = of_plan ? plan_file : options.job;
-    if (!file.empty()) named.in_file(file);
-    throw named;
-  }
+  named([&] { inputs.step = schedule::build_step(inputs.model, job, plan); });
   for (const auto& warning : job.warnings) inputs.notes.push_back(warning);
-  for (const auto& warning : plan.warnings) inputs.notes.push_back(warning);
+  if (auto warning = schedule::without_effect(plan)) {
+    for (const auto& unknown : plan.warnings) *warning += "; " + unknown;
+    inputs.notes.push_back(*warning);
+  }
   return inputs;
 }
 
@@ -197,8 +204,8 @@ void check_memory(const Inputs& inputs, int local_ranks) {
     remedy = fmt::format("this plan would fit: micro_batch {}, gradient_accumulation {}, activation_checkpointing \"full\", sharding.stage {}", plan.micro_batch,
                          plan.gradient_accumulation, plan.sharding.stage);
   throw Error("out_of_memory", "/plan/device_memory_gib",
-              fmt::format("a rank needs {}, of which {} {}; it has {}", format_gib(static_cast<double>(estimate.allocated_peak)),
-                          format_gib(static_cast<double>(estimate.terms.front().bytes)), estimate.terms.front().name, format_gib(capacity)),
+              fmt::format("a rank needs {}, of which {} {}; it has {}", format_bytes(static_cast<double>(estimate.allocated_peak)),
+                          format_bytes(static_cast<double>(estimate.terms.front().bytes)), estimate.terms.front().name, format_bytes(capacity)),
               remedy, device::kExitOutOfMemory);
 }
 

@@ -23,4 +23,8 @@ void check_supported(const job::Job& job, const job::Plan& plan, const model::Mo
 // The same as an answer: what check_supported would say, or nullopt.
 std::optional<std::string> why_unsupported(const job::Job& job, const job::Plan& plan, const model::Model* model = nullptr);
 
+// One warning that names every key stated in the plan's sections deepspeed, fsdp and megatron that changes nothing in shardfit-train;
+// nullopt where there is none. Keys that would change what is computed or where it lies are refused by check_supported instead.
+std::optional<std::string> without_effect(const job::Plan& plan);
+
 }  // namespace shardfit::schedule
