@@ -11,13 +11,13 @@ namespace shardfit::cli {
 int run_train(const Arguments& arguments, const std::vector<std::string>& whole_command_line) {
   CLI::App app{"Trains the model that JOB.json describes, the way a plan says. Other commands: verify, export, eval, logits.", "shardfit-train"};
   train::Options options;
-  int ranks = 0;
+  int ranks = 0;  // 0 = not stated
   app.add_option("JOB", options.job, "Job file (default: SHARDFIT_JOB)");
   app.add_option("--plan", options.plan, "Plan file (default: SHARDFIT_PLAN, else planned for this machine)");
   app.add_option("--output", options.output, "Output folder (default: the job's)");
   app.add_option("--resume", options.resume, "auto | never | a checkpoint or output folder")->default_str("auto");
   app.add_option("--set", options.set, "KEY=VALUE overrides one key of the job, plan.KEY=VALUE one of the plan")->take_all();
-  app.add_option("--ranks", ranks, "Start this many ranks on this machine");
+  app.add_option("--ranks", ranks, "Start this many ranks on this machine")->check(CLI::Range(1, 1024));
   if (const auto status = parse_arguments(app, arguments)) return *status;
   if (options.job.empty())
     if (const char* variable = std::getenv("SHARDFIT_JOB")) options.job = variable;
@@ -29,7 +29,7 @@ int run_train(const Arguments& arguments, const std::vector<std::string>& whole_
       if (environment.ranks != ranks)
         throw Error("ranks_mismatch", "--ranks", std::to_string(ranks) + ", but " + environment.source + " started " + std::to_string(environment.ranks) + " ranks",
                     "leave out --ranks");
-    } else if (ranks > 1 || ranks < 0) {
+    } else if (ranks > 1) {
       return train::launch_ranks(ranks, whole_command_line);
     }
   }

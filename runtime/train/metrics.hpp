@@ -13,6 +13,7 @@ class Metrics {
   Metrics(Metrics&& other) noexcept;
   Metrics& operator=(Metrics&& other) noexcept;
   ~Metrics();
+  int descriptor() const { return descriptor_; }
   void line(const nlohmann::ordered_json& object);           // written at once, one system call a line
 
  private:

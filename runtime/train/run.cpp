@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "regions/base/error.hpp"
 #include "regions/base/files.hpp"
@@ -37,6 +38,25 @@ job::Job with_absolute_paths(const job::Job& job) {
   return absolute;
 }
 
+// Model and data as absolute paths, kept beside the job of a checkpoint: a job that names the same places in other words may resume.
+nlohmann::json places_of(const job::Job& job) {
+  const auto absolute = nlohmann::json::parse(job::to_json(with_absolute_paths(job)).dump());
+  const nlohmann::json::json_pointer train("/data/train"), eval("/data/eval");
+  const bool data = job.data.has_value();
+  return {{"model", absolute.at("model")}, {"train", data ? absolute.at(train) : nlohmann::json()}, {"eval", data ? absolute.at(eval) : nlohmann::json()}};
+}
+
+nlohmann::json with_paths_as_saved(const job::Job& job, const std::string& saved_job, const nlohmann::json& training) {
+  auto now = nlohmann::json::parse(job::to_json(job).dump());
+  if (!training.contains("places") || !training.at("places").is_object()) return now;
+  const auto saved = nlohmann::json::parse(saved_job), places = places_of(job);
+  for (const auto& [key, pointer] : {std::pair{"model", "/model"}, std::pair{"train", "/data/train"}, std::pair{"eval", "/data/eval"}}) {
+    const nlohmann::json::json_pointer at(pointer);
+    if (training.at("places").value(key, nlohmann::json()) == places.at(key) && saved.contains(at) && now.contains(at)) now[at] = saved.at(at);
+  }
+  return now;
+}
+
 }  // namespace
 
 engine::MicroBatch micro_batch_of(const std::vector<data::Row>& rows, const std::vector<std::int64_t>& samples) {
@@ -56,6 +76,7 @@ Run::Run(const Inputs& inputs, const Options& options, comm::World& world, comm:
       throw Error("storage_failed", "/output", fmt::format("cannot make {}: {}", output_, failure.message()), "choose another output folder",
                   checkpoint::kExitStorage);
     metrics_ = Metrics(fs::path(output_) / "metrics.jsonl");
+    end_at_once_tells(metrics_.descriptor());
   }
   collective_.barrier();
   if (const char* wanted = std::getenv("SHARDFIT_RANK_METRICS"); wanted && std::string(wanted) == "1") {
@@ -64,7 +85,7 @@ Run::Run(const Inputs& inputs, const Options& options, comm::World& world, comm:
   }
 }
 
-Run::~Run() = default;
+Run::~Run() { end_at_once_tells(-1); }
 
 void Run::event(nlohmann::ordered_json object) { metrics_.line(object); }
 
@@ -136,13 +157,14 @@ void Run::start_weights() {
   const auto& job = inputs_.job;
   if (const auto folder = checkpoint_to_resume()) {
     const auto saved = checkpoint::Checkpoint::open(*folder);
-    checkpoint::check_resumable(saved.job_json(), job::to_json(job).dump());
     const auto training = nlohmann::json::parse(saved.training_json());
+    checkpoint::check_resumable(saved.job_json(), with_paths_as_saved(job, saved.job_json(), training).dump());
     if (training.value("data_hash", dataset_->content_hash()) != dataset_->content_hash())
       throw Error("resume_mismatch", "/data/train", "the files are not those that the checkpoint was trained on", "restore them, or start anew with --resume never");
     const auto fresh = engine_->restore(saved, true);
     if (!fresh.empty()) progress_->note(fmt::format("{} parameters had no optimizer states: they start at zero", fresh.size()));
     done_ = last_saved_ = saved.step();
+    at_ = done_ + 1;
     updates_ = training.value("updates", done_);
     tokens_seen_ = training.value("tokens", std::int64_t{0});
     event({{"event", "resume"}, {"step", done_}, {"path", *folder}});
@@ -280,7 +302,7 @@ void Run::save(std::int64_t step) {
   state.job_json = job::to_json(inputs_.job).dump();
   state.plan_json = job::to_json(inputs_.plan).dump();
   state.training_json =
-      nlohmann::ordered_json{{"updates", updates_}, {"tokens", tokens_seen_}, {"data_hash", dataset_->content_hash()}, {"rows", dataset_->rows()}}.dump();
+      nlohmann::ordered_json{{"updates", updates_}, {"tokens", tokens_seen_}, {"data_hash", dataset_->content_hash()}, {"rows", dataset_->rows()}, {"places", places_of(inputs_.job)}}.dump();
   if (inputs_.model.tied_embeddings) state.tied = {{inputs_.model.head_parameter, inputs_.model.embedding_parameter}};
   state.model_folder = inputs_.model_folder;
   const auto tag = fmt::format("{}-{}", attempt_, step);
@@ -351,9 +373,10 @@ int Run::execute() {
   if (first_rank()) write_start();
   start_weights();
   progress_ = std::make_unique<Progress>(first_rank(), done_ + 1, total_, inputs_.job.train.logging_steps);
+  if (inputs_.job.train.eval_steps > 0 && !eval_dataset_) progress_->note("train.eval_steps has no effect: the job has no data.eval");
   const auto eval_steps = eval_dataset_ ? inputs_.job.train.eval_steps : 0;
   while (done_ < total_) {
-    const auto step = done_ + 1;
+    const auto step = at_ = done_ + 1;
     const auto result = one_step(step);
     done_ = step;
     tell(step, result);
@@ -380,7 +403,7 @@ void Run::fail(const std::string& message, int status) noexcept {
   ended_ = true;
   if (status == comm::kExitRankLost || status == comm::kExitOutOfStep) collective_.dump(fs::path(output_) / "dumps", message);
   try {
-    event({{"event", "error"}, {"step", done_ + 1}, {"message", message}});
+    event({{"event", "error"}, {"step", at_}, {"message", message}});
     event({{"event", "end"}, {"reason", "failed"}, {"exit", status}});
   } catch (...) {  // the message is on the terminal anyway
   }

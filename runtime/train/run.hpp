@@ -62,6 +62,7 @@ class Run {
   std::unique_ptr<Progress> progress_;
   std::int64_t done_ = 0, updates_ = 0, total_ = 0;    // steps done, steps that updated, steps in all
   std::int64_t tokens_seen_ = 0, last_saved_ = -1;
+  std::int64_t at_ = 1;                                // the step in work, for what is said of a failure
   bool ended_ = false;
 };
 
