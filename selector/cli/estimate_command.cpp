@@ -15,6 +15,7 @@
 #include "selector/cli/job_setting.hpp"
 #include "selector/cli/parse.hpp"
 #include "selector/cli/records.hpp"
+#include "selector/search/adapter_targets.hpp"
 #include "selector/search/model_cache.hpp"
 #include "selector/search/probes.hpp"
 
@@ -35,6 +36,7 @@ JobSetting setting_of(ObjectReader& r, const std::string& base_dir, const std::s
   } catch (const Error& e) {
     rethrow_model_error(e, r.at("job") + "/model");
   }
+  if (auto line = search::settle_targets(s.job, *s.model, r.at("job"))) s.assumed.push_back(std::move(*line));
   if (s.device->is_cpu) s.calibration = stored_calibration();
   return s;
 }
@@ -60,6 +62,7 @@ OrderedJson estimate_record(const Json& line, const std::string& base_dir, const
   if (const Json* v = r.get("host")) s.host = pricing::parse_host(*v, "/host");
   if (const Json* v = r.get("interconnect")) s.interconnect = pricing::parse_interconnect(*v, "/interconnect");
   auto estimated = search::estimate(s.setting());
+  estimated.estimate.assumed.insert(estimated.estimate.assumed.begin(), s.assumed.begin(), s.assumed.end());
   if (const Json* list = r.get("probes")) {
     if (!list->is_array()) throw Error("wrong_type", "/probes", "a list is needed, not " + brief(*list));
     std::vector<search::Probe> probes;

@@ -7,6 +7,7 @@
 #include "regions/base/error.hpp"
 #include "regions/base/json.hpp"
 #include "selector/calibrate/calibration.hpp"
+#include "selector/search/adapter_targets.hpp"
 
 namespace shardfit::cli {
 
@@ -45,6 +46,12 @@ JobSetting load_job_setting(const std::string& job_file, const std::string& plan
       told.in_file(job_file);
       throw;
     }
+  }
+  try {
+    if (auto line = search::settle_targets(s.job, *s.model, "")) s.assumed.push_back(std::move(*line));
+  } catch (Error& e) {
+    e.in_file(job_file);
+    throw;
   }
   if (plan_file.empty()) {
     s.plan.gpu = "cpu";

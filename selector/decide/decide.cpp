@@ -18,6 +18,7 @@
 #include "selector/job/money.hpp"
 #include "selector/model/model.hpp"
 #include "selector/schedule/supported.hpp"
+#include "selector/search/adapter_targets.hpp"
 #include "selector/search/duration.hpp"
 #include "selector/search/estimator.hpp"
 #include "selector/search/model_cache.hpp"
@@ -237,12 +238,13 @@ Limits parse_limits(const nlohmann::json& object, const std::string& where) {
   return l;
 }
 
-Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now, const Options& options) {
+Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now, const Options& options) {
   const auto& catalogue = options.catalogue ? *options.catalogue : shipped_catalogue();
   const auto& rates = options.rates ? *options.rates : shipped_rates();
   if (offers.empty()) throw Error("no_offers", "/offers", "there is no offer to choose from", "give offers with --offers FILE, or run where the Slurm cluster is reachable");
 
   Decision d;
+  job::Job job = stated;  // with what the model settles filled in
   Setup setup{.job = job, .options = options};
   setup.currency = d.currency = currency_of(job, limits, options, d.assumed);
   setup.pins = regions::parse_pins(job.pins, options.job_where + "/pins");
@@ -269,6 +271,7 @@ Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, 
   } else {
     job::require_estimable(job, options.job_where);
     const auto model = model_of(job, options);
+    if (auto line = search::settle_targets(job, *model, options.job_where)) d.assumed.push_back(std::move(*line));
     check_runtime(job, *model);
     const auto duration = search::duration_of(job);
     for (const auto& line : duration.assumed) d.assumed.push_back(line);
