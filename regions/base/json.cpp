@@ -22,7 +22,7 @@ Json parse_json(std::string_view text, const std::string& file) {
       quoted = true;
     } else if (c == '{' || c == '[') {
       if (++depth > 200) {
-        Error e("bad_json", "", "JSON is nested deeper than 200 levels");
+        Error e("bad_json", "", "JSON is nested deeper than 200 levels", "correct the brackets");
         e.in_file(file);
         throw e;
       }
@@ -63,11 +63,11 @@ std::string brief(const Json& value) {
 }
 
 ObjectReader::ObjectReader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-  if (!object.is_object()) throw Error("wrong_type", where_, "an object is needed, not " + brief(object));
+  if (!object.is_object()) throw Error("wrong_type", where_, "an object is needed, not " + brief(object), "write {\"key\": value, ...}");
 }
 
 const Json* ObjectReader::get(std::string_view key) {
-  known_.emplace_back(key);
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
   const auto it = object_.find(std::string(key));
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
@@ -78,7 +78,13 @@ bool ObjectReader::is_null(std::string_view key) const {
 }
 
 Error ObjectReader::wrong_type(std::string_view key, const Json& value, const char* wanted) const {
-  return {"wrong_type", at(key), std::string(wanted) + " is needed, not " + brief(value)};
+  const std::string_view w = wanted;
+  const char* remedy = w == "a string"            ? "put it in quotes"
+                       : w == "a list of strings" ? "write [\"...\", \"...\"]"
+                       : w == "true or false"     ? "write true or false, without quotes"
+                       : w == "a whole number"    ? "write a whole number, e.g. 16"
+                                                  : "write a number, e.g. 0.1";
+  return {"wrong_type", at(key), std::string(wanted) + " is needed, not " + brief(value), remedy};
 }
 
 std::optional<std::string> ObjectReader::string(std::string_view key) {

@@ -33,7 +33,7 @@ TEST(Json, NumbersAreCheckedForKindAndRange) {
   const Json j = parse_json(R"({"a": 2e9, "b": 1.5, "c": -1, "d": 1e300})");
   ObjectReader r(j, "");
   EXPECT_EQ(r.integer("a"), 2000000000);
-  EXPECT_EQ(line_of([&] { r.integer("b"); }), "/b: a whole number is needed, not 1.5");
+  EXPECT_EQ(line_of([&] { r.integer("b"); }), "/b: a whole number is needed, not 1.5; write a whole number, e.g. 16");
   EXPECT_EQ(line_of([&] { r.integer("c"); }), "/c: -1 is out of range; it must be at least 0");
   EXPECT_NE(line_of([&] { r.integer("d"); }), "no error");
   EXPECT_EQ(r.integer("absent"), std::nullopt);
