@@ -7,6 +7,7 @@
 
 #include "regions/base/error.hpp"
 #include "regions/base/files.hpp"
+#include "regions/base/json.hpp"
 #include "regions/base/text.hpp"
 #include "selector/cli/advice_text.hpp"
 #include "selector/cli/estimate_table.hpp"
@@ -85,6 +86,19 @@ std::string side_by_side(const Explained& a, const Explained& b) {
   return out;
 }
 
+// The estimate's record with the points of the step under "timeline".
+OrderedJson explained_json(const Explained& e) {
+  auto record = to_json(e.estimated.estimate);
+  auto& timeline = record["timeline"] = OrderedJson::array();
+  for (const auto& moment : e.curve.moments) {
+    OrderedJson terms = OrderedJson::object();
+    for (std::size_t i = 0; i < moment.terms.size(); ++i)
+      if (moment.terms[i] > 0) terms[std::string(memory::name_of(static_cast<memory::Term>(i)))] = moment.terms[i];
+    timeline.push_back({{"at", moment.label}, {"phase", memory::name_of(moment.phase)}, {"allocated", static_cast<std::int64_t>(moment.bytes)}, {"terms", std::move(terms)}});
+  }
+  return record;
+}
+
 }  // namespace
 
 int explain_command(const Arguments& arguments) {
@@ -98,6 +112,8 @@ int explain_command(const Arguments& arguments) {
   app.add_option("--svg", svg_file, "Also write the picture as SVG");
   app.add_option("--width", width, "Columns of the picture (default 96)")->check(CLI::Range(20, 400));
   app.add_option("--as", family, "Read the model as this family, whatever its config.json says");
+  bool json = false;
+  app.add_flag("--json", json, "Print the estimate's record with a \"timeline\" instead of the picture; with --compare, {\"a\", \"b\"}");
   if (const auto status = parse(app, arguments)) return *status;
   const bool compare = !other_file.empty();
   const auto a = explained(job_file, plan_file, host_file, family, compare ? width / 2 : width);
@@ -125,6 +141,7 @@ int explain_command(const Arguments& arguments) {
     }
     write_file_atomic(svg_file, memory_svg(panels));
   }
+  if (json) text = (b ? OrderedJson{{"a", explained_json(a)}, {"b", explained_json(*b)}} : explained_json(a)).dump(2) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
 }

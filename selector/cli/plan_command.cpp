@@ -7,6 +7,7 @@
 #include "regions/base/json.hpp"
 #include "regions/base/text.hpp"
 #include "regions/base/time.hpp"
+#include "regions/pins.hpp"
 #include "selector/cli/cluster_offers.hpp"
 #include "selector/cli/job_setting.hpp"
 #include "selector/cli/parse.hpp"
@@ -124,6 +125,7 @@ int plan_command(const Arguments& arguments) {
     const auto slash = a.job_file.find_last_of('/');
     job = job::parse_job(read_json_file(a.job_file), slash == std::string::npos ? "" : a.job_file.substr(0, slash + 1));
     job.file = a.job_file;
+    regions::parse_pins(job.pins, "/pins");  // before the cluster is asked
   } catch (Error& e) {
     e.in_file(a.job_file);
     throw;

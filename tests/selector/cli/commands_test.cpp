@@ -96,6 +96,8 @@ TEST_F(Commands, BadJobFilesGiveOneLineWithFileKeyValueAndRemedy) {
     check(job("/sequence_length", -4096), {"job.json: /sequence_length: -4096 is out of range; it must be at least 1"});
     check(job("/global_batch_sequences", -1), {"job.json: /global_batch_sequences: -1 is out of range; it must be at least 1"});
     check(job("/framework/name", "fdsp2"), {"job.json: /framework/name: \"fdsp2\" is not known here; did you mean \"fsdp2\"?"});
+    check(job("/sequence_length", "4096"), {"job.json: /sequence_length: a whole number is needed, not \"4096\"; write a whole number"});
+    check(job("/method", {{"kind", "lora"}, {"rank", 8}, {"targets", {"q_pro"}}}), {"job.json: /method/targets/0: \"q_pro\" names no linear module", "q_proj"});
     check(job("/deadline", "tomorrow"), {"job.json: /deadline: ", "tomorrow", "write it as"});
     check(job("/max_cost", {{"amount", -5}, {"currency", "EUR"}}), {"job.json: /max_cost/amount: -5 is out of range; it must be at least 0"});
   }
@@ -134,7 +136,10 @@ TEST_F(Commands, UsageErrorsExitWithTwo) {
   expect_one_line(run("plan " + job() + " --frobnicate"), 2, {"--frobnicate"});
   expect_one_line(run("estimat"), 2, {"unknown command \"estimat\"; did you mean \"estimate\"?"});
   EXPECT_EQ(run("plan --help").status, 0);
-  EXPECT_THAT(run("plan --version").out, StartsWith("shardfit "));
+  for (const char* command : {"plan", "explain", "prices check", "prices list", "regions show", "policy publish", "ledger import"}) {
+    EXPECT_THAT(run(command + std::string(" --version")).out, StartsWith("shardfit ")) << command;
+    EXPECT_THAT(run(command + std::string(" --help")).out, HasSubstr("Usage: shardfit " + std::string(command))) << command;
+  }
 }
 
 TEST_F(Commands, RecordsComeInOrderAndErrorsDoNotStopTheOthers) {
@@ -192,6 +197,12 @@ TEST_F(Commands, ExplainDrawsTheStep) {
   const auto both = run("explain " + job() + " --plan " + plan() + " --compare " + other);
   EXPECT_EQ(both.status, 0) << both.err;
   EXPECT_THAT(both.out, HasSubstr("B - A"));
+  const auto record = run("explain " + job() + " --plan " + plan() + " --json");
+  EXPECT_EQ(record.status, 0) << record.err;
+  const Json j = Json::parse(record.out);
+  std::int64_t highest = 0;
+  for (const auto& moment : j["timeline"]) highest = std::max(highest, moment["allocated"].get<std::int64_t>());
+  EXPECT_NEAR(static_cast<double>(highest), j["memory"]["allocated_peak"].get<double>(), 0.02 * static_cast<double>(highest));
 }
 
 }  // namespace
