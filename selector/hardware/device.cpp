@@ -115,8 +115,12 @@ const Device& find_device(std::string_view name, const std::string& where) {
     known.insert(known.end(), d.aliases.begin(), d.aliases.end());
     known.insert(known.end(), d.slurm_types.begin(), d.slurm_types.end());
   }
-  if (const auto near = nearest(name, known))
-    throw Error("unknown_gpu", where, fmt::format("unknown GPU \"{}\"", name), fmt::format("did you mean \"{}\"?", *near));
+  if (const auto near = nearest(name, known)) {
+    std::vector<std::string> meant;  // a name that several devices share is no remedy
+    for (const Device* d : matches(*near)) meant.push_back(d->key);
+    throw Error("unknown_gpu", where, fmt::format("unknown GPU \"{}\"", name),
+                meant.size() == 1 ? fmt::format("did you mean \"{}\"?", *near) : "did you mean one of " + join(meant, ", ") + "?");
+  }
   throw Error("unknown_gpu", where, fmt::format("unknown GPU \"{}\"", name), "known ones: " + join(keys, ", "));
 }
 

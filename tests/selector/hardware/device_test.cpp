@@ -52,6 +52,7 @@ TEST(Device, AnAmbiguousNameIsRefusedWithItsCandidates) {
 
 TEST(Device, AnUnknownNameIsRefusedWithTheNearestOrTheWholeList) {
   EXPECT_THAT(refusal("h100_sxm_80g"), AllOf(HasSubstr("unknown_gpu"), HasSubstr("did you mean \"h100_sxm_80gb\"")));
+  EXPECT_THAT(refusal("h101"), AllOf(HasSubstr("did you mean one of"), HasSubstr("h100_sxm_80gb")));
   EXPECT_THAT(refusal("quantum-annealer-3000"), AllOf(HasSubstr("unknown_gpu"), HasSubstr("mi300x_192gb")));
   EXPECT_THAT(refusal(""), HasSubstr("unknown_gpu"));
 }
