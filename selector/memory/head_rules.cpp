@@ -116,6 +116,9 @@ struct LossWriter {
     soft.in.push(z);
     soft.gradients.push(tape.bytes(z));
     soft.saves.push(static_cast<int>(tape.tensors.size()));
+    // Loss over a vocabulary that tensor parallelism splits (torch/distributed/tensor/parallel/loss.py): written out, with one copy
+    // more in either direction: the shifted logits, exp of the result.
+    if (s.tp > 1) soft.forward_temporary = soft.backward_temporary = tape.bytes(z);
     z = emit(soft, tape.bytes(z));
     TapeOp nll;
     nll.name = "nll";

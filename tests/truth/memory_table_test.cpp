@@ -129,7 +129,7 @@ TEST(MemoryTable, AllocatedPeaksOfQualityA) {
 TEST(MemoryTable, ReservedAndDevicePeaksOfQualityA) {
   const auto wanted = [](const Row& r) { return r.quality == "A" && !r.allocated; };
   EXPECT_LE(quantile(collect(wanted), 0.5), 0.03);
-  EXPECT_LE(quantile(collect(wanted), 0.9), 0.177);
+  EXPECT_LE(quantile(collect(wanted), 0.9), 0.145);
   EXPECT_LE(std::fabs(quantile(collect(wanted, false), 0.5)), 0.01);
 }
 
