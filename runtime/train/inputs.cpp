@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -48,7 +49,10 @@ double capacity_of(const job::Plan& plan, int local_ranks) {
 
 // The simplest plan for this machine: sharded over the ranks, the largest micro batch that fits, recomputing only where it must.
 job::Plan plan_for_machine(const job::Job& job, const model::Model& model, int ranks, std::vector<std::string>& notes) {
-  const auto per_rank = job.global_batch_sequences > 0 ? job.global_batch_sequences / ranks : 1;
+  auto per_rank = job.global_batch_sequences > 0 ? job.global_batch_sequences / ranks : 1;
+  if (job.global_batch_tokens)
+    per_rank = std::max<std::int64_t>(
+        std::llround(static_cast<double>(*job.global_batch_tokens) / (static_cast<double>(job.sequence_length) * static_cast<double>(ranks))), 1);
   if (job.global_batch_sequences % ranks != 0)
     throw Error("batch_mismatch", "/global_batch_sequences", fmt::format("{} sequences cannot be dealt out evenly to {} ranks", job.global_batch_sequences, ranks),
                 "choose another number of ranks, or a batch that they divide");
@@ -125,9 +129,6 @@ Inputs read_inputs(const Options& options, int ranks) {
   const auto model_path = fs::absolute(job.model_path());
   inputs.model = model::load_model(model_path.string());
   inputs.model_folder = fs::is_directory(model_path) ? model_path.string() : model_path.parent_path().string();
-  if (job.global_batch_tokens && job.global_batch_sequences == 0)
-    job.global_batch_sequences = std::max<std::int64_t>((*job.global_batch_tokens + job.sequence_length / 2) / job.sequence_length, 1), job.global_batch_tokens.reset();
-
   if (plan_file.empty()) {
     inputs.plan = plan_for_machine(job, inputs.model, ranks, inputs.notes);
     if (!for_plan.empty()) plan_json = job::to_json(inputs.plan);
@@ -169,7 +170,9 @@ Inputs read_inputs(const Options& options, int ranks) {
     throw Error("ranks_mismatch", "/plan/gpus_per_node", fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
                 "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
   job::check_plan_against_job(job, plan);
-  if (job.global_batch_sequences == 0) job.global_batch_sequences = plan.micro_batch * plan.gradient_accumulation * plan.data_parallel();
+  if (const auto rounding = job::batch_rounding(job, plan)) inputs.notes.push_back(*rounding);
+  if (job.global_batch_sequences == 0) job.global_batch_sequences = job::global_batch(plan);
+  job.global_batch_tokens.reset();  // from here on the batch is a number of sequences, which a resumed run must keep
   named([&] { inputs.step = schedule::build_step(inputs.model, job, plan); });
   for (const auto& warning : job.warnings) inputs.notes.push_back(warning);
   if (auto warning = schedule::without_effect(plan)) {

@@ -62,6 +62,23 @@ TEST_F(Requests, RefusalsNameFileAndKeyBeforeAnythingIsWritten) {
   EXPECT_FALSE(std::filesystem::exists(output()));
 }
 
+TEST_F(Requests, ABatchInTokensIsRoundedToWholeMicroBatches) {
+  Json job = golden_job("llama_tied", 2);
+  job.erase("global_batch_sequences");
+  job["global_batch_tokens"] = 24 * 5;
+  // Two ranks of micro batch 3: 6 sequences a micro step are nearest.
+  std::ofstream(folder_ / "plan.json") << R"({"gpu": "cpu", "gpus_per_node": 2, "sharding": {"stage": 3}, "micro_batch": 3, "gradient_accumulation": 1})";
+  const auto planned = train(job, 2, "planned", {"--plan", (folder_ / "plan.json").string()});
+  ASSERT_EQ(planned.size(), 2u);
+  EXPECT_EQ(planned[1].at("samples"), Json::parse("[6, 11]"));
+  EXPECT_NE(read_file(folder_ / "log").find("global_batch_tokens=144 (120 rounded to whole micro batches)"), std::string::npos);
+  // Planned for the machine: a multiple of the ranks.
+  EXPECT_EQ(train(job, 2, "own").at(0).at("tokens").get<int>() % 48, 0);
+  const Result wrong = run({write_job(job), "--ranks", "2", "--plan", (folder_ / "plan.json").string(), "--set", "plan.gradient_accumulation=3", "--output", output("wrong")});
+  EXPECT_EQ(wrong.status, 2) << wrong.text;
+  EXPECT_NE(wrong.text.find("/gradient_accumulation"), std::string::npos) << wrong.text;
+}
+
 TEST_F(Requests, WithoutEffectIsSaidOnce) {
   Json job = golden_job("llama_tied", 2);
   job["train"]["eval_steps"] = 1;
