@@ -71,6 +71,7 @@ bool saved(const Tape& tape, int tensor) { return tape.tensors[static_cast<std::
 std::int64_t peak_of(const Setup& s, const Tape& tape, Keeps how) {
   Timeline timeline(kTight);
   TapeRunner run(timeline);
+  run.gradients_leave = s.gradients_leave();
   run.gradients_leave = true;  // at the least
   Saved kept;
   std::vector<Timeline::Handle> weights;

@@ -32,8 +32,7 @@ class RankReplay {
   RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
       : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit}), run_(t_), sharder_(make_sharder(s, t_)) {
     t_.record_to(options.trace);
-    // stage3.py and stage_1_and_2.py, the hook on each parameter's gradient accumulator
-    run_.gradients_leave = s.engine == Engine::kZero && s.stage >= 2 && s.contiguous_gradients;
+    run_.gradients_leave = s.gradients_leave();
     if (s.collectives_record) {
       t_.hold_recorded(1024);
       options_.every_block = true;

@@ -96,6 +96,8 @@ struct Setup {
 
   std::int64_t block_unit(std::int64_t block) const { return block / unit_blocks; }
   std::int64_t padded_vocabulary() const;
+  // stage3.py and stage_1_and_2.py: a hook on each parameter's gradient accumulator copies the gradient into the bucket and lets go of it
+  bool gradients_leave() const { return engine == Engine::kZero && stage >= 2 && contiguous_gradients; }
 };
 
 // Throws Error for combinations that the framework refuses.
