@@ -275,9 +275,12 @@ struct World::Parts {
     hints.ai_socktype = SOCK_STREAM;
     const auto port = std::to_string(options.port);
     std::string reason = "no answer";
+    // A name may be unknown while a network comes up, not for longer.
+    const auto name_until = std::min(until, Clock::now() + std::chrono::seconds(30));
     while (Clock::now() < until) {
       if (const int status = ::getaddrinfo(options.address.c_str(), port.c_str(), &hints, &found); status != 0) {
         reason = ::gai_strerror(status);
+        if (Clock::now() > name_until) break;
       } else {
         for (auto* one = found; one; one = one->ai_next) {
           Socket peer(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -1,6 +1,7 @@
 #include "runtime/train/environment.hpp"
 
 #include <fmt/format.h>
+#include <netdb.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -48,20 +49,38 @@ Environment from_torchrun(const char* source) {
   return environment;
 }
 
+bool resolves(const std::string& host) {
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  ::freeaddrinfo(found);
+  return true;
+}
+
+// Where rank 0 listens. Slurm's node names need not be host names: inside one node none is needed, and where the name is unknown the
+// address that srun was started from is the batch host's, which is the first node.
+std::string srun_address() {
+  if (variable("SLURM_STEP_NUM_NODES").value_or("") == "1") return "127.0.0.1";
+  const auto name = first_host(variable("SLURM_STEP_NODELIST").value_or(variable("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
+  const auto launcher = variable("SLURM_LAUNCH_NODE_IPADDR");
+  return launcher && !resolves(name) ? *launcher : name;
+}
+
 Environment from_srun() {
   Environment environment{.given = true, .source = "srun"};
   environment.rank = static_cast<int>(number("SLURM_PROCID", needed("SLURM_PROCID", "SLURM_STEP_ID"), 0, kMostRanks));
   environment.ranks = static_cast<int>(number("SLURM_STEP_NUM_TASKS", needed("SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"), 1, kMostRanks));
   if (environment.ranks == 1) return environment;
   if (const auto address = variable("MASTER_ADDR")) environment.address = *address;
-  else environment.address = first_host(variable("SLURM_STEP_NODELIST").value_or(variable("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
+  else environment.address = srun_address();
   if (const auto port = variable("MASTER_PORT")) {
     environment.port = static_cast<int>(number("MASTER_PORT", *port, 1, 65535));
   } else {
-    // The same on all ranks, another for each job, step and restart: two runs on one node must not meet.
+    // The same on all ranks, another for each job, step and restart: two runs on one node must not meet. Job numbers repeat between
+    // clusters that share a network; the port that this srun listens on does not repeat on its host.
     const auto id = std::strtoll(variable("SLURM_JOB_ID").value_or("0").c_str(), nullptr, 10) * 64 +
                     std::strtoll(variable("SLURM_STEP_ID").value_or("0").c_str(), nullptr, 10) * 8 +
-                    std::strtoll(variable("SLURM_RESTART_COUNT").value_or("0").c_str(), nullptr, 10);
+                    std::strtoll(variable("SLURM_RESTART_COUNT").value_or("0").c_str(), nullptr, 10) +
+                    std::strtoll(variable("SLURM_STEP_LAUNCHER_PORT").value_or("0").c_str(), nullptr, 10) * 7919;
     environment.port = static_cast<int>(20000 + (id % 10007 + 10007) % 10007);
   }
   return environment;
