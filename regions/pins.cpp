@@ -281,9 +281,16 @@ std::vector<Atom> parse_pins(std::string_view text, const std::string& where) {
       if (std::none_of(out.begin(), out.end(), [&](const Atom& o) { return o.text == a.text; })) out.push_back(std::move(a));
     }
   };
-  for (const char c : text) {
-    if (c == '&' || c == ';') flush();
-    else part += c;
+  int depth = 0;  // what stands in brackets is a name: city(Brighton and Hove)
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
+    const bool word = to_lower(text.substr(i, 5)) == " and ";
+    if (depth > 0 || !(word || text[i] == '&' || text[i] == ';')) {
+      part += text[i];
+      continue;
+    }
+    flush();
+    if (word) i += 4;
   }
   const bool blank = out.empty() && trim(part).empty();
   if (blank) throw Error("bad_pin", where, "the pin is empty", std::string("known pins: ") + kKnown);

@@ -78,6 +78,8 @@ TEST(Pins, ProviderAndSeveralAtoms) {
   EXPECT_TRUE(check("verda/FIN-03", "provider(nebius|verda)").passes);
   EXPECT_FALSE(check("verda/FIN-03", "provider(nebius)").passes);
   EXPECT_TRUE(check("oci/eu-zurich-1", "provider(Oracle OCI)").passes);
+  EXPECT_EQ(parse_pins("residency(EU) AND sovereign; cert(C5>=2)&evidence(listed)", "").size(), 4u);
+  EXPECT_EQ(parse_pins("city(Brighton and Hove)", "").front().text, "city(Brighton and Hove)");
   EXPECT_EQ(parse_pins(std::vector<std::string>{"residency(eu)", "residency(EU)", "eu-sovereign"}, "/pins").size(), 3u);
 }
 
