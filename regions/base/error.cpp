@@ -6,6 +6,7 @@ namespace shardfit {
 
 Error::Error(std::string c, std::string w, std::string m, std::string r, int status)
     : code(std::move(c)), where(std::move(w)), message(std::move(m)), remedy(std::move(r)), exit_status(status) {
+  if (remedy.empty() && code == "wrong_type") remedy = "write it in that form";  // the message says which
   compose();
 }
 

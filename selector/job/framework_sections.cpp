@@ -196,8 +196,12 @@ int apply_fsdp(Plan& plan, const std::string& where) {
   for (const char* name : {"offload_params", "cpu_offload"})
     if (const auto key = either(name); const Json* v = stated(r, key.c_str())) {
       bool on = false;
-      if (v->is_object()) on = v->value("offload_params", false);
-      else on = r.boolean(key).value_or(false);
+      if (v->is_object()) {
+        ObjectReader policy(*v, r.at(key));
+        on = flag(policy, "offload_params").value_or(false);
+      } else {
+        on = r.boolean(key).value_or(false);
+      }
       plan.offload.parameters = plan.offload.gradients = plan.offload.optimizer = on ? Place::kCpu : Place::kNone;
     }
   if (const auto key = either("limit_all_gathers"); stated(r, key.c_str())) plan.schedule.limit_gathers = r.boolean(key);

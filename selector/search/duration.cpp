@@ -41,7 +41,7 @@ double width_of_tokens(const fs::path& file) {
   const fs::path description = file.string() + ".json";
   if (!fs::is_regular_file(description, ec)) return 2;
   const Json d = read_json_file(description);
-  return d.is_object() && d.value("dtype", std::string("uint16")) == "uint32" ? 4 : 2;
+  return d.is_object() && d.contains("dtype") && d["dtype"] == "uint32" ? 4 : 2;
 }
 
 }  // namespace

@@ -92,6 +92,7 @@ TEST(PlanFile, EveryMistakeNamesItsPlace) {
            Case{R"({"gpu":"a","deepspeed":{"zero_optimization":{"stage":2,"offload_param":{"device":"cpu"}}}})", "offload_param needs stage 3"},
            Case{R"({"gpu":"a","deepspeed":{"zero_optimization":{"reduce_bucket_size":-5}}})", "/plan/deepspeed/zero_optimization/reduce_bucket_size: -5 is out of range"},
            Case{R"({"gpu":"a","fsdp":{"sharding_strategy":"FULL"}})", "FULL_SHARD"},
+           Case{R"({"gpu":"a","fsdp":{"cpu_offload":{"offload_params":"yes"}}})", "/plan/fsdp/cpu_offload/offload_params"},
            Case{R"({"gpu":"a","microbatch":1})", "did you mean \"micro_batch\"?"},
        })
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
