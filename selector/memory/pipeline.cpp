@@ -93,6 +93,9 @@ std::vector<StageLayout> pipeline_stages(const Setup& s, std::int64_t blocks) {
                   "make its letters t add up to the model's blocks and its stages a multiple of pipeline_parallel.degree");
     vp = static_cast<std::int64_t>(chunks.size()) / s.pp;
   } else {
+    if (s.pp * vp > blocks + 2)  // embedding and head may stand for a block each
+      throw Error("unsupported_combination", "/plan/pipeline_parallel/degree", fmt::format("{} stages{} for {} blocks", s.pp, vp > 1 ? fmt::format(" x {} virtual ones", vp) : "", blocks),
+                  "lower pipeline_parallel.degree or virtual_stages");
     chunks = even_chunks(s, blocks, s.pp * vp);
   }
   std::vector<std::int64_t> first_of(chunks.size(), 0);

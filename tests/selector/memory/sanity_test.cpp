@@ -129,5 +129,14 @@ TEST(Sanity, PipelineLayoutsMustNameEveryBlock) {
   EXPECT_ANY_THROW(estimate(s));
 }
 
+TEST(Sanity, MoreStagesThanBlocksAreRefused) {
+  Setting s{.model = "models/megatron-gpt-12x512.json",
+            .job = {{"precision", "bf16-mixed"}, {"framework", {{"name", "megatron"}, {"trainer", nullptr}, {"trainer_version", nullptr}}}},
+            .plan = {{"gpus_per_node", 12}, {"pipeline_parallel", {{"degree", 12}}}, {"gradient_accumulation", 12}}};
+  EXPECT_EQ(estimate(s).memory.by_stage.size(), 12u);
+  s.plan["gpus_per_node"] = s.plan["pipeline_parallel"]["degree"] = 24;
+  EXPECT_ANY_THROW(estimate(s));
+}
+
 }  // namespace
 }  // namespace shardfit::memory
