@@ -25,10 +25,11 @@ Error failed(const std::string& path) {
 Metrics::Metrics(const std::filesystem::path& file) : path_(file.string()) {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw failed(path_);
-  // A line that a killed run left unfinished is closed, so that the next one stands alone.
+  // A line that a killed run or a full disk left unfinished says nothing: it is cut off, so that every line of the file can be read.
   const auto size = ::lseek(descriptor_, 0, SEEK_END);
-  char last = '\n';
-  if (size > 0 && ::pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n' && ::write(descriptor_, "\n", 1) != 1) throw failed(path_);
+  auto end = size;
+  for (char last = 0; end > 0 && ::pread(descriptor_, &last, 1, end - 1) == 1 && last != '\n';) --end;
+  if (end < size && ::ftruncate(descriptor_, end) != 0) throw failed(path_);
 }
 
 Metrics::Metrics(Metrics&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}

@@ -160,6 +160,10 @@ void check_supported(const job::Job& job, const job::Plan& plan, const model::Mo
   check_plan(plan);
   if (model) check_model(*model);
   if (model) check_unit(plan, *model);
+  // Learned positions end somewhere; rotary ones do not.
+  if (model && model->family == "gpt2" && job.sequence_length > model->max_positions)
+    throw Error("out_of_range", "/job/sequence_length", fmt::format("{} tokens are more than the {} positions that the model has learned", job.sequence_length, model->max_positions),
+                fmt::format("use at most {}", model->max_positions));
 }
 
 std::optional<std::string> why_unsupported(const job::Job& job, const job::Plan& plan, const model::Model* model) {

@@ -79,6 +79,26 @@ TEST_F(Requests, ABatchInTokensIsRoundedToWholeMicroBatches) {
   EXPECT_NE(wrong.text.find("/gradient_accumulation"), std::string::npos) << wrong.text;
 }
 
+TEST_F(Requests, AnUnfinishedLineOfTheMetricsIsCutOff) {
+  train(golden_job("llama_tied", 2), 1, "out");
+  std::ofstream(folder_ / "out/metrics.jsonl", std::ios::app) << R"({"step": 3, "lo)";
+  train(golden_job("llama_tied", 4), 1, "out");
+  std::ifstream file(folder_ / "out/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) EXPECT_TRUE(Json::accept(line)) << line;
+  EXPECT_EQ(steps("out").size(), 4u);
+}
+
+TEST_F(Requests, MorePositionsThanGpt2HasLearnedAreRefused) {
+  Json job = golden_job("gpt2", 1);
+  job["sequence_length"] = 65;  // of 64
+  const Result result = run({write_job(job), "--output", output()});
+  EXPECT_EQ(result.status, 2) << result.text;
+  EXPECT_NE(result.text.find("/sequence_length: 65 tokens"), std::string::npos) << result.text;
+  const Result logits = run({"logits", (kGoldens / "gpt2").string(), (kGoldens / "batches.jsonl").string(), output("l.safetensors"), "--sequence-length", "65"});
+  EXPECT_EQ(logits.status, 2) << logits.text;
+  EXPECT_FALSE(std::filesystem::exists(output("l.safetensors")));
+}
+
 TEST_F(Requests, WithoutEffectIsSaidOnce) {
   Json job = golden_job("llama_tied", 2);
   job["train"]["eval_steps"] = 1;
