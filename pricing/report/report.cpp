@@ -50,8 +50,10 @@ std::string csv_line(const std::vector<std::string>& cells) {
   return out + "\n";
 }
 
+// Where no record's cost is known the sum is unknown, not 0.
 Ordered sum_json(const Sum& s) {
-  return {{"attempts", s.attempts}, {"jobs", s.jobs}, {"gpu_hours", s.gpu_hours}, {"cost", s.cost.amount()}, {"currency", s.cost.currency()}, {"left_out", s.left_out},
+  const bool unknown = s.attempts > 0 && s.left_out == s.attempts;
+  return {{"attempts", s.attempts}, {"jobs", s.jobs}, {"gpu_hours", s.gpu_hours}, {"cost", unknown ? Ordered() : Ordered(s.cost.amount())}, {"currency", s.cost.currency()}, {"left_out", s.left_out},
           {"predicted", s.predicted ? Ordered(s.predicted->amount()) : Ordered()}, {"actual_of_predicted", s.predicted ? Ordered(s.predicted_actual.amount()) : Ordered()}};
 }
 

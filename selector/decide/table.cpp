@@ -49,11 +49,14 @@ std::string cost_with_parts(const Candidate& c) {
   return s;
 }
 
+// What a figure is told for one of: a CPU rank is no GPU.
+const char* each_of(const Candidate& c) { return c.plan && c.plan->gpu == "cpu" ? "rank" : "GPU"; }
+
 std::string memory_words(const Candidate& c) {
   const auto& m = c.estimate->memory;
   std::string s = format_gib(static_cast<double>(m.device_peak));
   if (c.device_capacity_bytes > 0) s += fmt::format(" of {}", format_gib(c.device_capacity_bytes));
-  s += fmt::format(" a GPU (95 % bound {}), peak in {}", format_gib(static_cast<double>(m.device_peak_high)), m.phase);
+  s += fmt::format(" a {} (95 % bound {}), peak in {}", each_of(c), format_gib(static_cast<double>(m.device_peak_high)), m.phase);
   if (m.host > 0) s += fmt::format("; host {} a node", format_gib(static_cast<double>(m.host)));
   if (m.nvme > 0) s += fmt::format("; NVMe {} a node", format_gib(static_cast<double>(m.nvme)));
   return s;
@@ -69,8 +72,8 @@ void add_choice(std::string& out, const Decision& d) {
     rows.push_back({"memory", memory_words(c)});
     if (c.estimate->time) {
       const auto& t = *c.estimate->time;
-      rows.push_back({"step", fmt::format("{} ({} to {}), {:.0f} tokens/s a GPU, bound by {}", format_duration(t.step), format_duration(t.step_low), format_duration(t.step_high),
-                                          t.tokens_per_second_per_gpu, t.bound_by)});
+      rows.push_back({"step", fmt::format("{} ({} to {}), {:.0f} tokens/s a {}, bound by {}", format_duration(t.step), format_duration(t.step_low), format_duration(t.step_high),
+                                          t.tokens_per_second_per_gpu, each_of(c), t.bound_by)});
     }
     rows.push_back({"time", fmt::format("{} ({} to {}) for {} steps, {}", format_duration(c.seconds), format_duration(c.seconds_low), format_duration(c.seconds_high), c.steps, c.estimate->basis)});
   }

@@ -98,6 +98,9 @@ TEST(Report, JsonAndCsvHoldTheSameRecords) {
   EXPECT_TRUE(j["records"][1]["cost"]["amount"].is_null());
   EXPECT_EQ(j["records"][1]["unknown"]["cost"], "no price, \"really\"");
   EXPECT_EQ(j["sum"]["left_out"], 1);
+  EXPECT_TRUE(j["sum"]["cost"].is_number());
+  const std::vector<LedgerRecord> unknown = {records()[1]};
+  EXPECT_TRUE(parse_json(report_attempts(unknown, sum_all(unknown, rates(), "EUR"), ReportFormat::kJson))["sum"]["cost"].is_null());
   const std::string csv = report_attempts(records(), s, ReportFormat::kCsv);
   CsvReader reader(csv, "");
   std::vector<std::string> header, cells;
