@@ -33,6 +33,9 @@ refused "clinic, second component" 'partition us-h100'
 equal "no job came of it" "$(jobs_known)" 0
 run $as_user $bare sbatch -A clinic -p cpu-virginia --reservation=none $job
 refused "clinic with a reservation" 'partition cpu-virginia'
+# Slurm hands its reservations to Lua anew only when they changed in a later second than its last look. (A job that names one not seen yet is
+# bound to the default partition, which is checked and written down: it cannot run elsewhere.)
+sleep 1.2
 check "a reservation" timeout 10 scontrol create reservation=away starttime=now duration=60 users=nobody nodes=us-1 partition=us-h100
 run $as_user $bare sbatch -A clinic --reservation=away $job
 refused "clinic by a reservation's partition" 'partition us-h100' 'field country = US'
