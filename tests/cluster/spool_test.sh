@@ -31,7 +31,7 @@ timeout 10 scontrol requeue "$id"
 check "a requeue is an attempt" wait_for 15 recorded "$id" 1
 # Slurm holds a requeued job back for two minutes, once its nodes are free again.
 again() { timeout 10 scontrol update jobid="$id" starttime=now; job_is "$id" RUNNING; }
-check "the next starts" wait_for 30 again
+check "the next starts" wait_for 180 again
 timeout 10 scancel "$id"
 check "and is another" wait_for 15 recorded "$id" 2
 starts=$(value "$id" start_time)
