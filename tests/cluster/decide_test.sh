@@ -57,7 +57,7 @@ check "runs to its end" wait_for 20 job_is "$id" COMPLETED
 text=$(cat job.out)
 folder=$(sed -n 's|^plan \(.*\)/plan.json$|\1|p' job.out)
 sha=$(basename "$folder")
-says "the plan lies in the working folder, named by its digest" "$folder" "^$D/work/\.shardfit/[0-9a-f]{64}$"
+says "the plan lies in the working folder, named by its digest" "$folder" "^$D/jobs/\.shardfit/[0-9a-f]{64}$"
 says "and holds those bytes" "$text" "^$sha "
 equal "all files are there" "$(grep -c missing job.out)" 0
 plan=$(cat "$folder/plan.json")

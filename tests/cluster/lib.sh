@@ -13,7 +13,7 @@ trap finish EXIT
 "$here/start.sh" "$D" --build "$BUILD" > "$D.start" 2>&1 || { cat "$D.start"; rm -f "$D.start"; exit 1; }
 rm -f "$D.start"
 export SLURM_CONF=$D/slurm.conf SHARDFIT_CONF=$D/shardfit.conf
-mkdir -p "$D/work"; chmod 777 "$D/work"; cd "$D/work"
+mkdir -p "$D/jobs"; chmod 777 "$D/jobs"; cd "$D/jobs"
 
 passed=0 failed=0
 ok() { passed=$((passed + 1)); }

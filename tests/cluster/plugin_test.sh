@@ -15,7 +15,7 @@ undefined=$(nm -D --undefined-only "$so" | awk '{print $2}' | grep -E 'slurm|spa
 says "Slurm's functions come from the loading program" "$undefined" 'slurm_option_set' 'spank_option_register'
 
 # --- a stand-in whose answer is a file
-fake=$D/work/shardfit
+fake=$D/jobs/shardfit
 cat > "$fake" <<'F'
 #!/bin/bash
 here=$(dirname "$0")
@@ -148,7 +148,7 @@ echo odd > mode; failing "an option that is not the decision's" 1 'not understoo
 echo long > mode; failing "an endless answer" 1 'too long; nothing was submitted'
 echo answer > mode
 plugstack optional "$D/nothing/shardfit"; failing "missing shardfit, optional plugin" 1 'shardfit was not found .*nothing was submitted'
-plugstack required "$D/work/job.json"; touch job.json; chmod 755 job.json; failing "not a program" 1 'could not be started'
+plugstack required "$D/jobs/job.json"; touch job.json; chmod 755 job.json; failing "not a program" 1 'could not be started'
 plugstack required "$fake"
 run sbatch --hw=auto --wrap true; says "no job file" "$out" 'needs --hw-job=FILE'
 run sbatch --hw-gpu=h100 --wrap true; says "an option without --hw" "$out" '--hw-gpu needs --hw=auto or --hw=show'
