@@ -1,4 +1,4 @@
-#include "selector/memory/setup.hpp"
+#include "selector/memory/setup_parts.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -137,69 +137,6 @@ void set_method(Setup& s) {
   }
 }
 
-void set_checkpointing(Setup& s) {
-  const auto& c = s.plan.checkpointing;
-  using C = Setup::Checkpoint;
-  if (c.kind == "full") s.checkpoint = c.every > 1 ? C::kEvery : C::kFull;
-  else if (c.kind == "selective_op") s.checkpoint = c.save && *c.save == "all_compute" ? C::kNone : C::kSelectiveOp;
-  else if (c.kind == "selective") s.checkpoint = c.every > 1 ? C::kEvery : C::kSelectiveModules;
-  else s.checkpoint = c.every > 1 ? C::kEvery : C::kNone;
-  s.checkpoint_every = std::max<std::int64_t>(1, c.every);
-  s.recomputed_modules = c.modules;
-  if (s.checkpoint == C::kSelectiveModules && c.modules.empty()) {
-    s.recomputed_modules = {"core_attn"};
-    s.assumed.emplace_back("activation_checkpointing.modules=[\"core_attn\"] (Megatron's selective recomputation)");
-  }
-  s.reentrant = c.reentrant.value_or(false);
-  if (s.trainer == "torchtitan") {
-    const auto& compute = s.job.precision.compute;
-    // _save_list of parallelize_llama.py: aten.abs from 6b03ffa32 to 5940ddeb5, without reduce_scatter from 7090a7b60 to 88d8ab372
-    s.policy_keeps_abs = compute && *compute == DType::kFp8 && !s.compiled && s.checkpoint == C::kSelectiveOp && s.age >= 20241226 && s.age < 20250206;
-    s.policy_keeps_reduce_scatter = !(s.age >= 20250403 && s.age < 20250421);
-    // Blackwell takes cuDNN's attention, which the list knows since b39377f9f
-    s.policy_keeps_attention = !(s.device.compute_capability_number() >= 10 && s.age < 20251201);
-  }
-}
-
-void set_optimizer(Setup& s) {
-  const auto& o = s.job.optimizer;
-  const bool low_bit = o.states && (*o.states == DType::kInt8 || *o.states == DType::kInt4);
-  if (o.name == "sgd" || o.name == "lion" || o.name == "muon") s.states = 1;
-  if (o.name == "galore_adamw") {
-    s.galore_rank = std::max<std::int64_t>(1, s.model.hidden / 4);
-    s.assumed.push_back(fmt::format("GaLore rank {} (a quarter of the hidden size, as in its paper)", s.galore_rank));
-  }
-  s.in_backward = o.in_backward;
-  if (o.states) {
-    s.state_bytes = job::bytes_of(*o.states);
-    if (*o.states == DType::kInt8) s.state_bytes += 4.0 / 256;    // one scale a block of 256
-    if (*o.states == DType::kInt4) s.state_bytes += 4.0 / 128;
-  } else {
-    s.state_bytes = s.adapters.any ? s.adapters.bytes : s.master_bytes > 0 ? 4 : s.parameter_bytes;
-    s.assumed.push_back(fmt::format("optimizer.states={} (format of the trained weights)", s.state_bytes == 4 ? "fp32" : "bf16"));
-  }
-  s.offload_optimizer = s.plan.offload.optimizer != Place::kNone;
-  const bool cpu = o.implementation && *o.implementation == "cpu";
-  s.states_on_device = !s.offload_optimizer && !cpu && !o.paged;
-  if (o.implementation) {
-    s.step = cpu ? Setup::Step::kCpu : *o.implementation == "fused" ? Setup::Step::kFused : *o.implementation == "single" ? Setup::Step::kSingle : Setup::Step::kForeach;
-  } else {
-    const auto& fsdp = s.plan.fsdp;
-    const auto orig = fsdp.find("use_orig_params");
-    if (low_bit || o.paged) s.step = Setup::Step::kFused;
-    else if (s.engine == Engine::kFsdp1 && orig != fsdp.end() && orig->is_boolean() && !orig->get<bool>()) s.step = Setup::Step::kSingle;
-    else if (s.engine == Engine::kMegatron || s.engine == Engine::kZero || s.engine == Engine::kOwn) s.step = Setup::Step::kFused;
-    // torch/optim/optimizer.py _default_to_fused_or_foreach: a DTensor is not a type that foreach is chosen for by itself
-    else if (s.engine == Engine::kFsdp2 && s.stage == 3 && s.shard > 1 && s.trainer != "torchtitan") s.step = Setup::Step::kSingle;
-    else s.step = s.torch_date < 20230315 ? Setup::Step::kSingle : Setup::Step::kForeach;   // foreach is the default since torch 2.0
-    static constexpr const char* kNames[] = {"fused", "foreach", "single", "cpu"};
-    s.assumed.push_back(fmt::format("optimizer.implementation={} ({} default)", kNames[static_cast<int>(s.step)], s.job.framework.name));
-  }
-  if (low_bit && s.step == Setup::Step::kForeach) s.step = Setup::Step::kFused;
-  // torchtune takes torchao's where they are not paged; transformers and others take bitsandbytes', whose kernels need no copies
-  s.low_bit_step = low_bit && !o.paged && s.states_on_device && (s.trainer == "torchtune" || s.trainer.rfind("torchao", 0) == 0);
-}
-
 void set_offload(Setup& s) {
   const auto& o = s.plan.offload;
   s.offload_parameters = o.parameters != Place::kNone;
@@ -214,79 +151,6 @@ void set_offload(Setup& s) {
     // an engine without a profile, or one GPU whose stage is a formality
     s.assumed.push_back(fmt::format("offloaded parameters come to the GPU unit by unit, as in stage 3 (the plan states stage {})", s.stage));
     s.stage = 3;
-  }
-}
-
-double knob(const nlohmann::json& section, const char* key, double fallback) {
-  const auto it = section.find(key);
-  return it != section.end() && it->is_number() && it->get<double>() >= 0 ? it->get<double>() : fallback;
-}
-
-void set_zero(Setup& s) {
-  static const nlohmann::json kEmpty = nlohmann::json::object();
-  const auto zo = s.plan.deepspeed.find("zero_optimization");
-  const auto& z = zo != s.plan.deepspeed.end() && zo->is_object() ? *zo : kEmpty;
-  const double h = static_cast<double>(s.model.hidden);
-  const bool automatic = s.trainer == "transformers" || s.trainer == "accelerate";   // the Trainer fills "auto" from the hidden size
-  s.reduce_bucket = knob(z, "reduce_bucket_size", s.colossal ? 12.0 * 1048576 : automatic ? h * h : 5e8);
-  s.allgather_bucket = knob(z, "allgather_bucket_size", 5e8);
-  s.prefetch_bucket = knob(z, "stage3_prefetch_bucket_size", automatic ? 0.9 * h * h : 5e7);
-  s.max_live = knob(z, "stage3_max_live_parameters", 1e9);
-  s.max_reuse = knob(z, "stage3_max_reuse_distance", 1e9);
-  s.persistence = knob(z, "stage3_param_persistence_threshold", automatic ? 10 * h : 1e5);
-  s.sub_group = knob(z, "sub_group_size", 1e9);
-  const auto overlap = z.find("overlap_comm");
-  s.overlap_comm = overlap != z.end() && overlap->is_boolean() ? overlap->get<bool>() : s.stage == 3;
-  const auto whole = z.find("stage3_gather_16bit_weights_on_model_save");
-  s.consolidates_on_save = s.engine == Engine::kZero && s.stage == 3 && whole != z.end() && whole->is_boolean() && whole->get<bool>();
-  const auto contiguous = z.find("contiguous_gradients");
-  if (contiguous != z.end() && contiguous->is_boolean()) s.contiguous_gradients = contiguous->get<bool>();
-  const auto& sched = s.plan.schedule;
-  if (sched.reduce_bucket_bytes) s.reduce_bucket = static_cast<double>(*sched.reduce_bucket_bytes) / s.gradient_bytes;
-  if (sched.prefetch_bytes) s.prefetch_bucket = static_cast<double>(*sched.prefetch_bytes) / s.compute_bytes;
-  if (sched.gather_bucket_bytes) s.allgather_bucket = static_cast<double>(*sched.gather_bucket_bytes) / s.compute_bytes;
-  if (sched.keep_resident_below) s.persistence = static_cast<double>(*sched.keep_resident_below);
-}
-
-void set_kernels(Setup& s) {
-  const auto& j = s.job;
-  // A traced graph that is run without fusing keeps what eager code keeps, unless a policy on the graph drops it.
-  s.compiled = j.compile != "none" && !(j.compile == "graph" && s.plan.checkpointing.kind == "none");
-  s.dialect = dialect_of(j.framework.name, s.trainer, j.framework.trainer_version);
-  s.eager_attention = j.attention && *j.attention == "eager";
-  const bool kernels_of_package = s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl" || s.trainer == "llama-recipes" || s.trainer == "fsdp_qlora" || s.trainer.empty();
-  if (s.engine != Engine::kMegatron && kernels_of_package) {
-    // flash_attn takes grouped k and v; SDPA's callers repeat them first
-    s.dialect.repeats_kv = !(j.attention && j.attention->rfind("flash", 0) == 0);
-    s.dialect.python_gelu = s.trainer == "transformers";
-  }
-  if (j.fused_kernels) {
-    for (const auto& k : *j.fused_kernels) {
-      if (k == "swiglu") s.dialect.fused_mlp = true, s.dialect.mlp_in_place = s.engine != Engine::kMegatron;
-      if (k == "rms_norm") s.dialect.norm = NormStyle::kFused;
-      if (k == "rope") s.dialect.rope_in_place = true;
-    }
-  }
-  // modeling_gpt2.py, modeling_bert.py, modeling_roberta.py, modeling_vit.py take the softmax in the activations' format; autocast has it in
-  // fp32 whatever the code says (torch/amp, its list of fp32 operators)
-  const auto& family = s.model.family;
-  if (!s.autocast && (family == "gpt2" || family == "bert" || family == "roberta" || family == "vit")) s.dialect.softmax_fp32 = false;
-  if (s.engine == Engine::kOwn) {
-    s.dialect.norm = NormStyle::kFused;
-    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
-    s.dialect.fused_mlp = true;
-  }
-  if (s.engine == Engine::kMegatron) {
-    const auto it = s.plan.megatron.find("no-gradient-accumulation-fusion");
-    if (it != s.plan.megatron.end() && it->is_boolean() && it->get<bool>()) s.dialect.weight_gradient_fused = false;
-    if (s.stage == 3) s.dialect.weight_gradient_fused = false;   // Megatron-FSDP: no main buffer of the whole gradient to add to
-  }
-  if (s.compiled) {                     // inductor fuses the point-wise work
-    s.dialect.norm = NormStyle::kFused;
-    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
-    s.dialect.mlp_in_place = false;
-    s.dialect.fused_mlp = true;
-    s.dialect.policy_keeps_last = false;
   }
 }
 

@@ -1,0 +1,53 @@
+#include "selector/memory/setup_parts.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "regions/base/error.hpp"
+#include "selector/hardware/device.hpp"
+
+namespace shardfit::memory {
+
+void set_kernels(Setup& s) {
+  const auto& j = s.job;
+  // A traced graph that is run without fusing keeps what eager code keeps, unless a policy on the graph drops it.
+  s.compiled = j.compile != "none" && !(j.compile == "graph" && s.plan.checkpointing.kind == "none");
+  s.dialect = dialect_of(j.framework.name, s.trainer, j.framework.trainer_version);
+  s.eager_attention = j.attention && *j.attention == "eager";
+  const bool kernels_of_package = s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl" || s.trainer == "llama-recipes" || s.trainer == "fsdp_qlora" || s.trainer.empty();
+  if (s.engine != Engine::kMegatron && kernels_of_package) {
+    // flash_attn takes grouped k and v; SDPA's callers repeat them first
+    s.dialect.repeats_kv = !(j.attention && j.attention->rfind("flash", 0) == 0);
+    s.dialect.python_gelu = s.trainer == "transformers";
+  }
+  if (j.fused_kernels) {
+    for (const auto& k : *j.fused_kernels) {
+      if (k == "swiglu") s.dialect.fused_mlp = true, s.dialect.mlp_in_place = s.engine != Engine::kMegatron;
+      if (k == "rms_norm") s.dialect.norm = NormStyle::kFused;
+      if (k == "rope") s.dialect.rope_in_place = true;
+    }
+  }
+  // modeling_gpt2.py, modeling_bert.py, modeling_roberta.py, modeling_vit.py take the softmax in the activations' format; autocast has it in
+  // fp32 whatever the code says (torch/amp, its list of fp32 operators)
+  const auto& family = s.model.family;
+  if (!s.autocast && (family == "gpt2" || family == "bert" || family == "roberta" || family == "vit")) s.dialect.softmax_fp32 = false;
+  if (s.engine == Engine::kOwn) {
+    s.dialect.norm = NormStyle::kFused;
+    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
+    s.dialect.fused_mlp = true;
+  }
+  if (s.engine == Engine::kMegatron) {
+    const auto it = s.plan.megatron.find("no-gradient-accumulation-fusion");
+    if (it != s.plan.megatron.end() && it->is_boolean() && it->get<bool>()) s.dialect.weight_gradient_fused = false;
+    if (s.stage == 3) s.dialect.weight_gradient_fused = false;   // Megatron-FSDP: no main buffer of the whole gradient to add to
+  }
+  if (s.compiled) {                     // inductor fuses the point-wise work
+    s.dialect.norm = NormStyle::kFused;
+    s.dialect.rope_copies = s.dialect.rope_temporary = 0;
+    s.dialect.mlp_in_place = false;
+    s.dialect.fused_mlp = true;
+    s.dialect.policy_keeps_last = false;
+  }
+}
+
+}  // namespace shardfit::memory

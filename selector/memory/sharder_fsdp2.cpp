@@ -1,0 +1,125 @@
+#include "selector/memory/sharders.hpp"
+
+#include <algorithm>
+
+namespace shardfit::memory {
+namespace {
+
+// FSDP2 (torch/distributed/fsdp/_fully_shard): the all-gather output lives on a stream of its own until the next unit's copy-out;
+// the last unit and the root stay gathered; gradients are reduced on a third stream.
+class Fsdp2 : public Sharder {
+ public:
+  using Sharder::Sharder;
+
+  void before_forward(std::size_t k) override {
+    if (!gathers(s_)) return;
+    const auto ag = t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
+    t_.drop(previous_);
+    ensure();
+    if (full_[k] < 0) full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
+    previous_ = ag;
+  }
+  void after_forward(std::size_t k) override {
+    if (!gathers(s_)) return;
+    const bool last = k + 1 == units.size();
+    using R = job::Sharding::Reshard;
+    const bool stays = s_.reshard == R::kFalse || (last && s_.reshard == R::kTrue) || s_.pp > 1;
+    if (!stays) {
+      t_.drop(full_[k]);
+      full_[k] = Timeline::kNone;
+    }
+  }
+  void before_backward(std::size_t k) override {
+    if (!gathers(s_)) return;
+    if (full_[k] < 0) {
+      auto ag = prefetched_ >= 0 ? prefetched_ : t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
+      prefetched_ = Timeline::kNone;
+      full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
+      t_.drop(ag);
+    }
+    if (k > 0 && full_[k - 1] < 0 && prefetched_ < 0) prefetched_ = t_.make(units[k - 1].gather_bytes, Term::kGatherBuffers, kGather);
+  }
+  void after_backward(std::size_t k, Handles& weights) override {
+    Timeline::Handle full = gathers(s_) ? full_[k] : Timeline::kNone;
+    if (gathers(s_) && !(s_.pp > 1)) full_[k] = Timeline::kNone;
+    else full = Timeline::kNone;
+    reduce(k, units[k], weights, full);
+  }
+  void gather_root(int key, const GatherUnit& unit, bool in_backward) override {
+    if (!gathers(s_)) return;
+    const auto ag = t_.make(unit.gather_bytes, Term::kGatherBuffers, kGather);
+    t_.drop(previous_);
+    previous_ = Timeline::kNone;
+    root_[key] = t_.make(unit.gather_bytes, Term::kGathered);
+    if (in_backward) t_.drop(ag);
+    else previous_ = ag;
+  }
+  void release_root(int key) override {
+    t_.drop(root_[key]);
+    root_[key] = Timeline::kNone;
+  }
+  void reduce_root(int key, const GatherUnit& unit, Handles& weights) override {
+    const auto full = root_[key];
+    root_[key] = Timeline::kNone;
+    reduce(kRoot + static_cast<std::size_t>(key), unit, weights, full);
+  }
+  void end_forward() override {
+    t_.drop(previous_);
+    previous_ = Timeline::kNone;
+  }
+  void end_backward() override {
+    t_.drop(reduce_input_);
+    reduce_input_ = Timeline::kNone;
+  }
+
+ protected:
+  void ensure() {
+    if (full_.size() < units.size()) full_.resize(units.size(), Timeline::kNone);
+  }
+  void reduce(std::size_t key, const GatherUnit& unit, Handles& weights, Timeline::Handle full) {
+    if (s_.shard == 1 && !s_.offload_parameters) {   // fully_shard over one rank: nothing to gather or reduce
+      t_.drop(full);
+      keep(key, weights);
+      return;
+    }
+    t_.drop(full);
+    if (unit.trained == 0) {
+      drop_all(weights);
+      return;
+    }
+    const double rb = s_.adapters.any ? s_.adapters.bytes : s_.reduce_bytes;
+    const double gb = s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes;
+    const auto bytes = [](std::int64_t elements, double each) { return static_cast<std::int64_t>(static_cast<double>(elements) * each); };
+    if (s_.no_sync) {                  // unsharded_accumulated_grad, in the reduce format
+      if (!has(key)) put(key, t_.make(bytes(unit.trained, rb), Term::kUnshardedGradients));
+      drop_all(weights);
+      return;
+    }
+    t_.drop(reduce_input_);
+    // torch 2.4 also put the reduce-scatter input on the reduce stream (_fsdp_collectives.py)
+    const bool old = s_.torch_date < 20240701;
+    reduce_input_ = t_.make(bytes(unit.trained, rb), Term::kReduceBuffers, old ? kReduce : kCompute);
+    drop_all(weights);
+    auto shard = t_.make(bytes(unit.trained_shard, rb), Term::kGradients, kReduce);
+    if (s_.offload_gradients || s_.in_backward || has(key)) {
+      t_.drop(shard);
+    } else {
+      if (gb != rb) {
+        const auto cast = t_.make(bytes(unit.trained_shard, gb), Term::kGradients, kReduce);
+        t_.drop(shard);
+        shard = cast;
+      }
+      put(key, shard);
+    }
+  }
+
+  std::vector<Timeline::Handle> full_;
+  Timeline::Handle previous_ = Timeline::kNone, prefetched_ = Timeline::kNone, reduce_input_ = Timeline::kNone;
+  Timeline::Handle root_[3] = {Timeline::kNone, Timeline::kNone, Timeline::kNone};
+};
+
+}  // namespace
+
+std::unique_ptr<Sharder> make_fsdp2(const Setup& s, Timeline& t) { return std::make_unique<Fsdp2>(s, t); }
+
+}  // namespace shardfit::memory

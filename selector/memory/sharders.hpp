@@ -1,0 +1,16 @@
+// The ways of working behind make_sharder, one source file each: sharder_fsdp1.cpp, sharder_fsdp2.cpp, sharder_zero3.cpp, and
+// sharder_whole.cpp where parameters stay whole (DDP, ZeRO-0 to 2, Megatron).
+#pragma once
+#include "selector/memory/sharder.hpp"
+
+namespace shardfit::memory {
+
+// Whether the plan has parameters come and go at all.
+inline bool gathers(const Setup& s) { return s.stage == 3 && (s.shard > 1 || s.offload_parameters); }
+
+std::unique_ptr<Sharder> make_fsdp1(const Setup& setup, Timeline& timeline);
+std::unique_ptr<Sharder> make_fsdp2(const Setup& setup, Timeline& timeline);
+std::unique_ptr<Sharder> make_zero3(const Setup& setup, Timeline& timeline);
+std::unique_ptr<Sharder> make_whole(const Setup& setup, Timeline& timeline);
+
+}  // namespace shardfit::memory
