@@ -14,13 +14,16 @@ namespace {
 
 // enum job_states of Slurm: the low byte is the state, a flag above it tells a requeue.
 std::string state_name(std::int64_t state) {
-  static const char* const names[] = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"};
+  static const char* const names[] = {"PENDING", "RUNNING",   "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED",
+                                      "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",  "OUT_OF_MEMORY"};
   const std::int64_t base = state & 0xff;
   if ((state & 0x400) && base <= 1) return "REQUEUED";
   return base < 12 ? names[base] : "STATE_" + std::to_string(base);
 }
 
-bool nothing(const std::string& text) { return text.empty() || text == "(null)" || text == "None assigned" || text == "Unknown" || text == "N/A"; }
+bool nothing(const std::string& text) {
+  return text.empty() || text == "(null)" || text == "None assigned" || text == "Unknown" || text == "N/A";
+}
 
 // job_submit's record: "shardfit1;pins=A&B;plan=SHA", maybe between other people's text, parted by '|'.
 void read_tag(Attempt& a, const std::string& comment) {
@@ -31,7 +34,8 @@ void read_tag(Attempt& a, const std::string& comment) {
   if (pins == std::string::npos || plan == std::string::npos || plan < pins) return;
   for (const auto& p : split(tag.substr(pins + 5, plan - pins - 5), '&'))
     if (!trim(p).empty()) a.pins.push_back(trim(p));
-  for (size_t i = plan + 6; i < tag.size() && std::isxdigit(static_cast<unsigned char>(tag[i])); ++i) a.plan_sha256 += tag[i];
+  for (size_t i = plan + 6; i < tag.size() && std::isxdigit(static_cast<unsigned char>(tag[i])); ++i)
+    a.plan_sha256 += tag[i];
   if (a.plan_sha256.size() != 64) a.plan_sha256.clear();
 }
 
@@ -53,7 +57,7 @@ std::vector<Gres> parse_gpu_tres(std::string_view text) {
     p = p.substr(3);
     for (char& c : p)
       if (c == '=') c = ':';
-    const auto words = split(p, ':');              // "" type count | "" count
+    const auto words = split(p, ':');  // "" type count | "" count
     if (words.size() == 2) total += whole(words[1]);
     else if (words.size() == 3) {
       for (auto& g : typed)
@@ -84,7 +88,9 @@ Attempt parse_spool_line(std::string_view line, const std::string& where) {
   }
   if (!j.is_object()) throw Error("wrong_type", where, "an object is needed, not " + brief(j));
   ObjectReader r(j, where);
-  if (const auto v = r.integer("v").value_or(0); v != 1) throw Error("unknown_version", r.at("v"), "version " + std::to_string(v) + " of the spool is not known", "this program reads version 1");
+  if (const auto v = r.integer("v").value_or(0); v != 1)
+    throw Error("unknown_version", r.at("v"), "version " + std::to_string(v) + " of the spool is not known",
+                "this program reads version 1");
   const auto text = [&](const char* key) {
     const Json* v = r.get(key);
     if (!v) return std::string();
@@ -95,7 +101,9 @@ Attempt parse_spool_line(std::string_view line, const std::string& where) {
   const auto number = [&](const char* key) -> std::int64_t {
     const Json* v = r.get(key);
     if (!v) return 0;
-    const double x = v->is_number() ? v->get<double>() : v->is_string() ? std::strtod(v->get<std::string>().c_str(), nullptr) : 0;
+    const double x = v->is_number()   ? v->get<double>()
+                     : v->is_string() ? std::strtod(v->get<std::string>().c_str(), nullptr)
+                                      : 0;
     return x > 0 && x < 4e9 ? static_cast<std::int64_t>(x) : 0;
   };
   const auto id = [&](const char* key) -> std::optional<std::int64_t> {
@@ -140,7 +148,9 @@ Attempt parse_spool_line(std::string_view line, const std::string& where) {
   return a;
 }
 
-const char* sacct_columns() { return "Cluster,JobIDRaw,JobID,State,Submit,Start,End,Partition,NodeList,NNodes,NCPUS,AllocTRES,AdminComment,User,Account,JobName,WorkDir"; }
+const char* sacct_columns() {
+  return "Cluster,JobIDRaw,JobID,State,Submit,Start,End,Partition,NodeList,NNodes,NCPUS,AllocTRES,AdminComment,User,Account,JobName,WorkDir";
+}
 
 std::vector<Attempt> parse_sacct(std::string_view text, const std::string& cluster) {
   std::vector<Attempt> out;
@@ -153,8 +163,10 @@ std::vector<Attempt> parse_sacct(std::string_view text, const std::string& clust
     auto cells = split(line, '|');
     if (header.empty()) {
       header = cells;
-      if (std::find(header.begin(), header.end(), "JobIDRaw") == header.end() || std::find(header.begin(), header.end(), "Start") == header.end())
-        throw Error("bad_sacct", "line 1", "the first line names no columns JobIDRaw and Start", std::string("run sacct -D -X -P --format=") + sacct_columns());
+      if (std::find(header.begin(), header.end(), "JobIDRaw") == header.end() ||
+          std::find(header.begin(), header.end(), "Start") == header.end())
+        throw Error("bad_sacct", "line 1", "the first line names no columns JobIDRaw and Start",
+                    std::string("run sacct -D -X -P --format=") + sacct_columns());
       continue;
     }
     // An AdminComment may hold '|' itself: the surplus belongs to it.
@@ -163,7 +175,9 @@ std::vector<Attempt> parse_sacct(std::string_view text, const std::string& clust
       cells[comment] += "|" + cells[comment + 1];
       cells.erase(cells.begin() + static_cast<std::ptrdiff_t>(comment) + 1);
     }
-    if (cells.size() != header.size()) throw Error("bad_sacct", "line " + std::to_string(line_number), std::to_string(cells.size()) + " cells under " + std::to_string(header.size()) + " columns");
+    if (cells.size() != header.size())
+      throw Error("bad_sacct", "line " + std::to_string(line_number),
+                  std::to_string(cells.size()) + " cells under " + std::to_string(header.size()) + " columns");
     const auto cell = [&](const char* name) {
       const auto it = std::find(header.begin(), header.end(), name);
       if (it == header.end()) return std::string();
@@ -175,9 +189,11 @@ std::vector<Attempt> parse_sacct(std::string_view text, const std::string& clust
     Attempt a;
     a.cluster = cell("Cluster").empty() ? cluster : cell("Cluster");
     a.job_id = whole(raw_id);
-    if (a.job_id <= 0) throw Error("bad_sacct", "line " + std::to_string(line_number), "JobIDRaw \"" + raw_id + "\" is not a number");
+    if (a.job_id <= 0)
+      throw Error("bad_sacct", "line " + std::to_string(line_number), "JobIDRaw \"" + raw_id + "\" is not a number");
     const std::string shown = cell("JobID");
-    if (const size_t bar = shown.find('_'); bar != std::string::npos) a.array_job_id = whole(shown), a.array_task_id = whole(shown.substr(bar + 1));
+    if (const size_t bar = shown.find('_'); bar != std::string::npos)
+      a.array_job_id = whole(shown), a.array_task_id = whole(shown.substr(bar + 1));
     if (const size_t plus = shown.find('+'); plus != std::string::npos) a.het_job_id = whole(shown);
     a.state = split(cell("State"), ' ')[0];
     if (a.state == "PENDING" || a.state == "RUNNING" || a.state == "SUSPENDED") continue;

@@ -60,7 +60,9 @@ PriceRow read_row(const Statement& s) {
   r.quality = s.text(c++);
   r.note = s.text(c++);
   const std::string verdict = s.text(c++);
-  r.verdict = verdict == "rejected" ? Verdict::kRejected : verdict == "flagged" ? Verdict::kFlagged : Verdict::kAccepted;
+  r.verdict = verdict == "rejected"  ? Verdict::kRejected
+              : verdict == "flagged" ? Verdict::kFlagged
+                                     : Verdict::kAccepted;
   const std::string rules = s.text(c++);
   if (!rules.empty()) r.rules = split(rules, ',');
   r.why = s.text(c++);
@@ -83,10 +85,14 @@ void write_row(Statement& s, const PriceRow& r, const std::string& imported_at) 
   s.run();
 }
 
-std::string insert_sql() { return std::string("INSERT INTO prices (key, ") + kColumns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"; }
+std::string insert_sql() {
+  return std::string("INSERT INTO prices (key, ") + kColumns +
+         ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+}
 
 const std::vector<FeedRow>& parsed_snapshot() {
-  static const std::vector<FeedRow> rows = read_feed_file(embedded::prices_snapshot_csv(), "shipped snapshot", "snapshot");
+  static const std::vector<FeedRow> rows =
+      read_feed_file(embedded::prices_snapshot_csv(), "shipped snapshot", "snapshot");
   return rows;
 }
 
@@ -102,12 +108,16 @@ std::vector<PriceRow> judged_snapshot(const GpuTypes* types) {
   return out;
 }
 
-std::pair<std::int64_t, std::string> age_of(const PriceRow& r) { return {parse_time(r.as_of).value_or(0), r.imported_at}; }
+std::pair<std::int64_t, std::string> age_of(const PriceRow& r) {
+  return {parse_time(r.as_of).value_or(0), r.imported_at};
+}
 
 bool same(const std::string& a, const std::string& b) { return to_lower(a) == to_lower(b); }
 
 bool matches(const PriceRow& r, const BookQuery& q, const std::set<std::string>* gpu_keys, const GpuTypes* types) {
-  if (!q.provider.empty() && !same(r.provider, q.provider) && regions::provider_slug(r.provider) != regions::provider_slug(q.provider)) return false;
+  if (!q.provider.empty() && !same(r.provider, q.provider) &&
+      regions::provider_slug(r.provider) != regions::provider_slug(q.provider))
+    return false;
   if (!q.instance.empty() && !same(r.instance, q.instance)) return false;
   if (!q.region.empty()) {
     const std::string id = regions::provider_slug(r.provider) + "/" + r.region;
@@ -132,7 +142,8 @@ std::set<std::string> keys_of(const BookQuery& q, const GpuTypes* types) {
 }  // namespace
 
 std::string key_of(const PriceRow& r) {
-  return regions::provider_slug(r.provider) + "|" + to_lower(r.region) + "|" + to_lower(r.instance) + "|" + to_lower(r.gpu) + "|" + (r.gpu_count ? fmt::format("{:g}", *r.gpu_count) : "?");
+  return regions::provider_slug(r.provider) + "|" + to_lower(r.region) + "|" + to_lower(r.instance) + "|" +
+         to_lower(r.gpu) + "|" + (r.gpu_count ? fmt::format("{:g}", *r.gpu_count) : "?");
 }
 
 std::vector<PriceRow> snapshot_rows() {
@@ -151,7 +162,8 @@ Book Book::shipped(const GpuTypes* types) {
 Book Book::open(const std::string& state_dir, const GpuTypes* types) {
   Book b = shipped(types);
   std::error_code ec;
-  if (!state_dir.empty() && std::filesystem::exists(database(state_dir), ec)) b.file_ = b.source_ = database(state_dir).string();
+  if (!state_dir.empty() && std::filesystem::exists(database(state_dir), ec))
+    b.file_ = b.source_ = database(state_dir).string();
   return b;
 }
 
@@ -199,12 +211,16 @@ std::vector<PriceRow> Book::history(const BookQuery& query) const {
   return out;
 }
 
-ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRow>& rows, std::int64_t now, const GpuTypes* types) {
+ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRow>& rows, std::int64_t now,
+                         const GpuTypes* types) {
   namespace fs = std::filesystem;
   ImportCounts counts;
   std::error_code ec;
   fs::create_directories(state_dir, ec);
-  if (ec) throw Error("file_unwritable", "", "the state folder cannot be made: " + ec.message(), "set state_dir in the site file to a folder you may write").in_file(state_dir);
+  if (ec)
+    throw Error("file_unwritable", "", "the state folder cannot be made: " + ec.message(),
+                "set state_dir in the site file to a folder you may write")
+        .in_file(state_dir);
   // One import at a time: each begins with what the last one published.
   const fs::path lock_path = fs::path(state_dir) / "prices.lock";
   struct Lock {
@@ -214,12 +230,17 @@ ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRo
     }
   } lock;
   lock.fd = ::open(lock_path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (lock.fd < 0) throw Error("file_unwritable", "", "cannot be written", "set state_dir in the site file to a folder you may write").in_file(lock_path.string());
+  if (lock.fd < 0)
+    throw Error("file_unwritable", "", "cannot be written", "set state_dir in the site file to a folder you may write")
+        .in_file(lock_path.string());
   for (int tries = 0; ::flock(lock.fd, LOCK_EX | LOCK_NB) != 0; ++tries) {
-    if (tries >= 300) throw Error("busy", "", "another import has held the price book for 30 seconds", "try again", kExitFailed).in_file(lock_path.string());
+    if (tries >= 300)
+      throw Error("busy", "", "another import has held the price book for 30 seconds", "try again", kExitFailed)
+          .in_file(lock_path.string());
     ::usleep(100000);
   }
-  const fs::path published = database(state_dir), next = fs::path(state_dir) / fmt::format("prices.db.{}.new", ::getpid());
+  const fs::path published = database(state_dir),
+                 next = fs::path(state_dir) / fmt::format("prices.db.{}.new", ::getpid());
   struct Cleanup {
     fs::path path;
     ~Cleanup() {
@@ -232,18 +253,23 @@ ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRo
   {
     const bool fresh = !fs::exists(next);
     Database db(next.string(), Database::Mode::kCreate);
-    db.execute("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN");  // the file is not published until it is whole and on disk
+    db.execute("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN");  // the file is not published until it
+                                                                                  // is whole and on disk
     if (fresh) {
       db.execute(kSchema);
       Statement insert(db, insert_sql());
       for (const auto& r : judged_snapshot(types)) write_row(insert, r, "");
     }
     Statement insert(db, insert_sql());
-    Statement known(db, "SELECT 1 FROM prices WHERE key = ? AND as_of = ? AND on_demand IS ? AND spot IS ? AND currency = ? AND verdict = ? AND ram_gib IS ? AND vcpus IS ?");
+    Statement known(
+        db,
+        "SELECT 1 FROM prices WHERE key = ? AND as_of = ? AND on_demand IS ? AND spot IS ? AND currency = ? AND verdict = ? AND ram_gib IS ? AND vcpus IS ?");
     const std::string imported_at = format_time(now);
     for (const auto& r : rows) {
       ++counts.rows;
-      ++(r.verdict == Verdict::kRejected ? counts.rejected : r.verdict == Verdict::kFlagged ? counts.flagged : counts.accepted);
+      ++(r.verdict == Verdict::kRejected  ? counts.rejected
+         : r.verdict == Verdict::kFlagged ? counts.flagged
+                                          : counts.accepted);
       known.reset();
       known.bind(1, key_of(r));
       known.bind(2, r.as_of);
@@ -268,7 +294,8 @@ ImportCounts import_rows(const std::string& state_dir, const std::vector<PriceRo
     ::fsync(fd);
     ::close(fd);
   }
-  fs::permissions(next, fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read | fs::perms::others_read, ec);
+  fs::permissions(next, fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read | fs::perms::others_read,
+                  ec);
   fs::rename(next, published);
   const int folder = ::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {

@@ -22,20 +22,23 @@ double spread_of_age(double seconds) { return std::min(0.30, 0.05 + 0.10 * secon
 
 struct Pricer::Amounts {
   double seconds = 0, billed_seconds = 0, gpus = 0, nodes = 0;
-  double price_factor = 0;                       // node hours or GPU hours billed to `compute`
+  double price_factor = 0;                                        // node hours or GPU hours billed to `compute`
   double start_factor = 0, queue_factor = 0, restart_factor = 0;  // the same for the other parts
   bool start = true, queue = true, restarts = true, energy = true, storage = true, egress = true;
   double energy_amount = 0, storage_amount = 0, egress_amount = 0;
   double priced() const { return price_factor + start_factor + queue_factor + restart_factor; }
 };
 
-Pricer::Pricer(const Offer& offer, const Rates& rates, std::string currency, std::int64_t now, const PriceMaxAge& max_age) : currency_(std::move(currency)) {
+Pricer::Pricer(const Offer& offer, const Rates& rates, std::string currency, std::int64_t now,
+               const PriceMaxAge& max_age)
+    : currency_(std::move(currency)) {
   gpus_per_node_ = static_cast<double>(std::max<std::int64_t>(offer.gpus_per_node, 1));
   min_gpus_ = static_cast<double>(std::max<std::int64_t>(offer.min_gpus, 1));
   start_seconds_ = offer.start_seconds;
   queue_seconds_ = offer.queue_seconds;
   if (offer.mtti_hours) mtti_seconds_ = *offer.mtti_hours * kHour;
-  // Waiting in a Slurm queue holds no machine; elsewhere queue_seconds is time that the fleet is held and billed before it starts.
+  // Waiting in a Slurm queue holds no machine; elsewhere queue_seconds is time that the fleet is held and billed before
+  // it starts.
   queue_billed_ = offer.partition.empty();
   if (offer.billing_increment_seconds) increment_ = std::max(*offer.billing_increment_seconds, 0.0);
   else assumed_.push_back("billing_increment_seconds=1 (not stated)");
@@ -63,10 +66,12 @@ Pricer::Pricer(const Offer& offer, const Rates& rates, std::string currency, std
       const double age = static_cast<double>(now - *seen);
       const double limit = spot_ ? max_age.spot_seconds : max_age.on_demand_seconds;
       if (age > limit) {
-        const std::string shown = age < 2 * 86400.0 ? fmt::format("{:.0f} hours", age / kHour) : fmt::format("{:.0f} days", std::floor(age / 86400.0));
+        const std::string shown = age < 2 * 86400.0 ? fmt::format("{:.0f} hours", age / kHour)
+                                                    : fmt::format("{:.0f} days", std::floor(age / 86400.0));
         if (spot_ && rule_.empty()) {
           rule_ = "stale";
-          reason_ = "the spot price is " + shown + " old; a spot price is good for " + fmt::format("{:.0f} hours", limit / kHour);
+          reason_ = "the spot price is " + shown + " old; a spot price is good for " +
+                    fmt::format("{:.0f} hours", limit / kHour);
         }
         flags_.push_back("price stale: " + shown);
         price_spread_ = spread_of_age(age);
@@ -89,7 +94,9 @@ Pricer::Pricer(const Offer& offer, const Rates& rates, std::string currency, std
     if (missing.empty()) {
       const auto tariff = exchange(e.tariff->currency);
       const auto depreciation = e.depreciation ? exchange(e.depreciation->currency) : std::optional<double>(0.0);
-      if (tariff && depreciation) per_hour = *e.node_watts / 1000.0 * *e.pue * e.tariff->amount * *tariff + (e.depreciation ? e.depreciation->amount * *depreciation : 0.0);
+      if (tariff && depreciation)
+        per_hour = *e.node_watts / 1000.0 * *e.pue * e.tariff->amount * *tariff +
+                   (e.depreciation ? e.depreciation->amount * *depreciation : 0.0);
     } else {
       for (const auto& m : missing) assumed_.push_back(m + "=not stated (energy left out of the cost)");
     }
@@ -135,7 +142,8 @@ Pricer::Amounts Pricer::amounts(const RunNeeds& needs, double run_seconds) const
     a.start_factor = start * per_hour;
     a.queue_factor = queue_billed_ ? queue * per_hour : 0.0;
     a.restart_factor = restarts * per_hour;
-    a.price_factor = (a.billed_seconds - held + run_seconds) * per_hour;  // rounding up to the increment is part of compute
+    a.price_factor =
+        (a.billed_seconds - held + run_seconds) * per_hour;  // rounding up to the increment is part of compute
   }
   a.energy = !owned_ || energy_per_node_hour_.has_value();
   a.energy_amount = energy_per_node_hour_.value_or(0) * a.nodes * (start + run_seconds + restarts) / kHour;
@@ -165,8 +173,10 @@ Cost Pricer::cost(const RunNeeds& needs) const {
   c.rate_date = rate_date_;
   c.rule = rule_;
   c.reason = reason_;
-  const double low_seconds = needs.seconds_low > 0 ? needs.seconds_low : needs.seconds, high_seconds = needs.seconds_high > 0 ? needs.seconds_high : needs.seconds;
-  const Amounts mid = amounts(needs, needs.seconds), low = amounts(needs, low_seconds), high = amounts(needs, high_seconds);
+  const double low_seconds = needs.seconds_low > 0 ? needs.seconds_low : needs.seconds,
+               high_seconds = needs.seconds_high > 0 ? needs.seconds_high : needs.seconds;
+  const Amounts mid = amounts(needs, needs.seconds), low = amounts(needs, low_seconds),
+                high = amounts(needs, high_seconds);
   c.seconds = mid.seconds;
   c.seconds_low = low.seconds;
   c.seconds_high = high.seconds;
@@ -204,13 +214,19 @@ Cost Pricer::cost(const RunNeeds& needs) const {
   return c;
 }
 
-Cost total_cost(const Offer& offer, const RunNeeds& needs, const Rates& rates, const std::string& currency, std::int64_t now, const PriceMaxAge& max_age) {
+Cost total_cost(const Offer& offer, const RunNeeds& needs, const Rates& rates, const std::string& currency,
+                std::int64_t now, const PriceMaxAge& max_age) {
   return Pricer(offer, rates, currency, now, max_age).cost(needs);
 }
 
 nlohmann::ordered_json to_json(const Cost& cost) {
-  const auto amount = [](const std::optional<Money>& m) { return m ? nlohmann::ordered_json(m->amount()) : nlohmann::ordered_json(); };
-  nlohmann::ordered_json j{{"amount", amount(cost.amount)}, {"low", amount(cost.low)}, {"high", amount(cost.high)}, {"currency", cost.currency}};
+  const auto amount = [](const std::optional<Money>& m) {
+    return m ? nlohmann::ordered_json(m->amount()) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json j{{"amount", amount(cost.amount)},
+                           {"low", amount(cost.low)},
+                           {"high", amount(cost.high)},
+                           {"currency", cost.currency}};
   auto& parts = j["parts"] = nlohmann::ordered_json::object();
   for (const auto& [name, m] : cost.parts) parts[name] = amount(m);
   if (!cost.rate_date.empty()) j["rate_date"] = cost.rate_date;

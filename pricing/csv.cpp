@@ -18,7 +18,8 @@ bool CsvReader::next(std::vector<std::string>& cells) {
     cell.clear();
     if (at_ < text_.size() && text_[at_] == '"') {
       for (++at_;; ++at_) {
-        if (at_ >= text_.size()) throw Error("bad_csv", "line " + std::to_string(line_), "a quote is opened and never closed").in_file(file_);
+        if (at_ >= text_.size())
+          throw Error("bad_csv", "line " + std::to_string(line_), "a quote is opened and never closed").in_file(file_);
         if (text_[at_] == '"') {
           if (at_ + 1 < text_.size() && text_[at_ + 1] == '"') ++at_;
           else break;
@@ -31,7 +32,8 @@ bool CsvReader::next(std::vector<std::string>& cells) {
     const size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
     cell += text_.substr(at_, end - at_);
     cells.push_back(cell);
-    if (cells.size() > 1000) throw Error("bad_csv", "line " + std::to_string(line_), "more than 1000 columns").in_file(file_);
+    if (cells.size() > 1000)
+      throw Error("bad_csv", "line " + std::to_string(line_), "more than 1000 columns").in_file(file_);
     at_ = end;
     if (at_ >= text_.size() || text_[at_] != ',') return true;
     ++at_;

@@ -17,15 +17,21 @@
 namespace shardfit::pricing {
 namespace {
 
-bool blank(const std::string& text) { return text.empty() || text == "nan" || text == "NaN" || text == "None" || text == "null"; }
+bool blank(const std::string& text) {
+  return text.empty() || text == "nan" || text == "NaN" || text == "None" || text == "null";
+}
 
 // The columns of one row, from a JSON object or from a line of CSV.
 class Cells {
  public:
   Cells(const Json& object, FeedRow& out) : object_(&object), out_(out) {}
-  Cells(const std::vector<std::string>& header, const std::vector<std::string>& cells, FeedRow& out) : header_(&header), cells_(&cells), out_(out) {}
+  Cells(const std::vector<std::string>& header, const std::vector<std::string>& cells, FeedRow& out)
+      : header_(&header), cells_(&cells), out_(out) {}
 
-  bool has_column(std::string_view key) const { return object_ ? object_->contains(std::string(key)) : std::find(header_->begin(), header_->end(), key) != header_->end(); }
+  bool has_column(std::string_view key) const {
+    return object_ ? object_->contains(std::string(key))
+                   : std::find(header_->begin(), header_->end(), key) != header_->end();
+  }
 
   std::string text(const char* key) const {
     std::string t;
@@ -76,7 +82,8 @@ std::optional<double> after(const std::string& text, const std::string& name) {
 void read_skypilot(const Cells& c, FeedRow& f, const std::string& feed) {
   PriceRow& r = f.row;
   const size_t dash = feed.find('-');
-  r.provider = regions::provider_slug(feed.compare(0, 8, "skypilot") == 0 && dash != std::string::npos ? feed.substr(dash + 1) : feed);
+  r.provider = regions::provider_slug(
+      feed.compare(0, 8, "skypilot") == 0 && dash != std::string::npos ? feed.substr(dash + 1) : feed);
   r.instance = c.text("InstanceType");
   r.gpu = c.text("AcceleratorName");
   r.gpu_count = c.number("AcceleratorCount");
@@ -150,7 +157,8 @@ void read_book_columns(const Cells& c, FeedRow& f) {
 // Fills a row from its columns, whichever feed's they are.
 void read_columns(FeedRow& f, const Cells& c, const std::string& where) {
   if (c.has_column("AcceleratorName") || c.has_column("InstanceType")) {
-    if (f.feed.empty()) throw Error("unknown_feed", where, "the rows do not say who sells", "name the feed: --feed skypilot-aws");
+    if (f.feed.empty())
+      throw Error("unknown_feed", where, "the rows do not say who sells", "name the feed: --feed skypilot-aws");
     read_skypilot(c, f, f.feed);
   } else if (c.has_column("instance_name") && c.has_column("location")) {
     read_gpuhunt(c, f);
@@ -159,8 +167,10 @@ void read_columns(FeedRow& f, const Cells& c, const std::string& where) {
     read_book_columns(c, f);
     if (f.feed.empty()) f.feed = "snapshot";
   } else {
-    throw Error("unknown_feed", where, "the columns are those of no feed that is known" + (f.feed.empty() ? "" : " (\"" + f.feed + "\")"),
-                "known: the price book's own columns (provider, instance_sku, gpu_type, ...), SkyPilot catalogues (--feed skypilot-aws), gpuhunt");
+    throw Error(
+        "unknown_feed", where,
+        "the columns are those of no feed that is known" + (f.feed.empty() ? "" : " (\"" + f.feed + "\")"),
+        "known: the price book's own columns (provider, instance_sku, gpu_type, ...), SkyPilot catalogues (--feed skypilot-aws), gpuhunt");
   }
   if (f.row.country.empty())
     if (const auto country = regions::country_of_region(f.row.provider, f.row.region)) f.row.country = *country;
@@ -177,7 +187,8 @@ bool is_json_lines(std::string_view text) {
 }  // namespace
 
 FeedRow read_feed_row(const std::string& feed, const nlohmann::json& cells, const std::string& where) {
-  if (!cells.is_object()) throw Error("wrong_type", where, "a row of a feed is an object of its columns, not " + brief(cells));
+  if (!cells.is_object())
+    throw Error("wrong_type", where, "a row of a feed is an object of its columns, not " + brief(cells));
   FeedRow f;
   f.feed = feed;
   f.raw = cells.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -210,20 +221,25 @@ std::vector<FeedRow> read_feed_file(std::string_view text, const std::string& fi
           return it->is_string() ? it->get<std::string>() : it->dump();
         };
         const std::string name = word("feed").empty() ? feed : word("feed");
-        FeedRow f = read_feed_row(name, j.contains("feed_row") ? j["feed_row"] : j, where + (j.contains("feed_row") ? "/feed_row" : ""));
+        FeedRow f = read_feed_row(name, j.contains("feed_row") ? j["feed_row"] : j,
+                                  where + (j.contains("feed_row") ? "/feed_row" : ""));
         f.id = word("id");
         if (j.contains("feed_row")) {
           f.has_peers = true;
           if (j.contains("peers") && j["peers"].is_array())
-            for (const auto& p : j["peers"]) f.peers.push_back(read_feed_row(name, p, where + "/peers/" + std::to_string(f.peers.size())));
+            for (const auto& p : j["peers"])
+              f.peers.push_back(read_feed_row(name, p, where + "/peers/" + std::to_string(f.peers.size())));
           if (const std::string now = word("now"); !now.empty()) {
             f.now = parse_time(now);
-            if (!f.now) throw Error("bad_time", where + "/now", "time \"" + now + "\" cannot be read", "write it as 2026-08-22T00:00:00Z");
+            if (!f.now)
+              throw Error("bad_time", where + "/now", "time \"" + now + "\" cannot be read",
+                          "write it as 2026-08-22T00:00:00Z");
           }
         }
         out.push_back(std::move(f));
       }
-    } else if (const size_t first = text.find_first_not_of(" \t\r\n"); first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) {
+    } else if (const size_t first = text.find_first_not_of(" \t\r\n");
+               first != std::string_view::npos && (text[first] == '[' || text[first] == '{')) {
       const Json root = parse_json(text, file);
       const Json& list = root.is_object() && root.contains("rows") ? root["rows"] : root;
       if (!list.is_array()) throw Error("wrong_type", "", "a list of price rows is needed, not " + brief(list));
@@ -238,7 +254,9 @@ std::vector<FeedRow> read_feed_file(std::string_view text, const std::string& fi
       while (csv.next(cells)) {
         const std::string where = "line " + std::to_string(csv.line());
         if (cells.size() != header.size())
-          throw Error("bad_csv", where, std::to_string(cells.size()) + " cells under " + std::to_string(header.size()) + " column names", "quote cells that hold a comma");
+          throw Error("bad_csv", where,
+                      std::to_string(cells.size()) + " cells under " + std::to_string(header.size()) + " column names",
+                      "quote cells that hold a comma");
         FeedRow& f = out.emplace_back();
         f.feed = feed;
         f.raw = join(cells, "\x1f");

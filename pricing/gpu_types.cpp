@@ -14,7 +14,8 @@ namespace {
 std::string packed(std::string_view text) {
   std::string out;
   for (const char c : text)
-    if (std::isalnum(static_cast<unsigned char>(c))) out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }
 
@@ -44,7 +45,8 @@ struct GpuTypes::Parts {
       const bool gb = t.compare(j, 2, "gb") == 0, g = !gb && j + 1 == t.size() && t[j] == 'g' && i > 0;
       if (gb || g) {
         // "a10080gb": the model runs into the number; the memory is its last two or three digits.
-        static constexpr int kSizes[] = {288, 282, 270, 268, 256, 192, 186, 180, 144, 141, 128, 96, 94, 80, 64, 48, 40, 32, 24, 20, 16, 12, 11, 10, 8};
+        static constexpr int kSizes[] = {288, 282, 270, 268, 256, 192, 186, 180, 144, 141, 128, 96, 94,
+                                         80,  64,  48,  40,  32,  24,  20,  16,  12,  11,  10,  8};
         const std::string digits = t.substr(i, j - i);
         for (const int size : kSizes) {
           const std::string s = std::to_string(size);
@@ -71,9 +73,9 @@ struct GpuTypes::Parts {
 
 struct GpuTypes::Index {
   struct Entry {
-    std::string key;                             // packed
-    std::vector<std::string> names;              // packed
-    std::vector<Parts> parts;                    // of the key first, then of the names
+    std::string key;                 // packed
+    std::vector<std::string> names;  // packed
+    std::vector<Parts> parts;        // of the key first, then of the names
   };
   std::vector<Entry> entries;
 };
@@ -143,7 +145,9 @@ std::vector<const GpuType*> GpuTypes::candidates(std::string_view name, std::opt
   auto all = candidates(name);
   if (!memory_gb || all.size() < 2) return all;
   // Sellers round 81559 MiB (79.6 GiB) to 80 and 183359 MiB (179 GiB) to 180 or 192: the nearest, and those as near.
-  const auto distance = [&](const GpuType* t) { return t->memory_mib ? std::fabs(*t->memory_mib / 1024.0 / *memory_gb - 1) : 1.0; };
+  const auto distance = [&](const GpuType* t) {
+    return t->memory_mib ? std::fabs(*t->memory_mib / 1024.0 / *memory_gb - 1) : 1.0;
+  };
   double best = 0.08;
   for (const auto* t : all) best = std::min(best, distance(t));
   std::vector<const GpuType*> out;

@@ -1,5 +1,5 @@
-// GPU names as feeds and Slurm spell them, resolved to keys of the hardware table. Pricing knows no hardware of its own: whoever
-// calls hands the table in (selector/hardware), or a JSON list of the same shape.
+// GPU names as feeds and Slurm spell them, resolved to keys of the hardware table. Pricing knows no hardware of its
+// own: whoever calls hands the table in (selector/hardware), or a JSON list of the same shape.
 #pragma once
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -11,9 +11,9 @@
 namespace shardfit::pricing {
 
 struct GpuType {
-  std::string key;                               // "h100_sxm_80gb"
-  std::vector<std::string> names;                // name, aliases and Slurm types
-  std::optional<double> memory_mib;              // as nvidia-smi shows it
+  std::string key;                   // "h100_sxm_80gb"
+  std::vector<std::string> names;    // name, aliases and Slurm types
+  std::optional<double> memory_mib;  // as nvidia-smi shows it
 };
 
 class GpuTypes {
@@ -31,8 +31,8 @@ class GpuTypes {
   std::vector<const GpuType*> candidates(std::string_view name, std::optional<double> memory_gb) const;
 
  private:
-  struct Parts;                                  // model, memory and form of a name
-  struct Index;                                  // the types' names, taken apart once
+  struct Parts;  // model, memory and form of a name
+  struct Index;  // the types' names, taken apart once
   std::vector<GpuType> types_;
   std::shared_ptr<const Index> index_;
 };

@@ -1,5 +1,5 @@
-// What a machine type's name says about its GPUs: Azure, AWS, OCI, GCP, Lambda, Vast, Nebius, Scaleway, Hyperstack and Shadeform spell
-// the count; some names are known to be slices of a GPU.
+// What a machine type's name says about its GPUs: Azure, AWS, OCI, GCP, Lambda, Vast, Nebius, Scaleway, Hyperstack and
+// Shadeform spell the count; some names are known to be slices of a GPU.
 #pragma once
 #include <optional>
 #include <string>

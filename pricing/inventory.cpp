@@ -29,7 +29,8 @@ Inventory parse_inventory(const nlohmann::json& object, const std::string& where
     ObjectReader n(item, r.at("nodes") + "/" + std::to_string(inv.nodes.size()));
     Node node;
     node.name = n.required_string("name");
-    if (!names.insert(node.name).second) throw Error("duplicate", n.at("name"), "node \"" + node.name + "\" occurs twice");
+    if (!names.insert(node.name).second)
+      throw Error("duplicate", n.at("name"), "node \"" + node.name + "\" occurs twice");
     if (const Json* v = n.get("gpus"))
       for (const auto& g : list_of(*v, n.at("gpus"))) {
         ObjectReader gr(g, n.at("gpus") + "/" + std::to_string(node.gpus.size()));
@@ -54,7 +55,9 @@ Inventory parse_inventory(const nlohmann::json& object, const std::string& where
     part.up = p.boolean("up").value_or(true);
     part.nodes = p.strings("nodes").value_or(std::vector<std::string>{});
     for (size_t i = 0; i < part.nodes.size(); ++i)
-      if (!names.count(part.nodes[i])) throw Error("unknown_node", p.at("nodes") + "/" + std::to_string(i), "node \"" + part.nodes[i] + "\" is not in the list of nodes");
+      if (!names.count(part.nodes[i]))
+        throw Error("unknown_node", p.at("nodes") + "/" + std::to_string(i),
+                    "node \"" + part.nodes[i] + "\" is not in the list of nodes");
     part.max_seconds = p.number("max_seconds", 0);
     part.max_nodes = p.integer("max_nodes", 0, 1000000);
     part.allow_accounts = p.strings("allow_accounts").value_or(std::vector<std::string>{});

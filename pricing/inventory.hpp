@@ -9,31 +9,31 @@
 namespace shardfit::pricing {
 
 struct Gres {
-  std::string type;                    // Slurm's GPU type, "h100"; "" where gres.conf names none
+  std::string type;  // Slurm's GPU type, "h100"; "" where gres.conf names none
   std::int64_t count = 0;
 };
 
 struct Node {
   std::string name;
-  std::vector<Gres> gpus;              // more than one entry: mixed types inside a node
-  std::int64_t cpus = 0, cores = 0;    // threads and cores Slurm schedules; cores 0 = not known, taken as cpus
-  std::int64_t memory_mib = 0;         // RealMemory
+  std::vector<Gres> gpus;            // more than one entry: mixed types inside a node
+  std::int64_t cpus = 0, cores = 0;  // threads and cores Slurm schedules; cores 0 = not known, taken as cpus
+  std::int64_t memory_mib = 0;       // RealMemory
   std::vector<std::string> features;
-  std::string state;                   // "" = can run jobs; else "drained", "down", "reserved", "future", ...
+  std::string state;  // "" = can run jobs; else "drained", "down", "reserved", "future", ...
   std::string reason;
 };
 
 struct Partition {
   std::string name;
   bool is_default = false, up = true;
-  std::vector<std::string> nodes;      // names, in Inventory::nodes
-  std::optional<double> max_seconds;   // MaxTime; absent = unlimited
+  std::vector<std::string> nodes;     // names, in Inventory::nodes
+  std::optional<double> max_seconds;  // MaxTime; absent = unlimited
   std::optional<std::int64_t> max_nodes;
   std::vector<std::string> allow_accounts, deny_accounts, allow_qos, deny_qos, allow_groups;  // empty = no such limit
 };
 
 struct Inventory {
-  std::string cluster, as_of;          // as_of: RFC 3339
+  std::string cluster, as_of;  // as_of: RFC 3339
   std::vector<Node> nodes;
   std::vector<Partition> partitions;
 };

@@ -26,7 +26,10 @@ Ledger::Ledger(const std::string& state_dir, bool write) {
     return;
   }
   fs::create_directories(state_dir, ec);
-  if (ec) throw Error("file_unwritable", "", "the state folder cannot be made: " + ec.message(), "set state_dir in the site file to a folder you may write").in_file(state_dir);
+  if (ec)
+    throw Error("file_unwritable", "", "the state folder cannot be made: " + ec.message(),
+                "set state_dir in the site file to a folder you may write")
+        .in_file(state_dir);
   db_ = std::make_unique<Database>(file_, Database::Mode::kCreate);
   db_->execute(kSchema);
 }
@@ -38,7 +41,9 @@ LedgerImport Ledger::book(const std::vector<Attempt>& attempts, const Accounts& 
   db_->execute("BEGIN IMMEDIATE");
   try {
     Statement known(*db_, "SELECT 1 FROM attempts WHERE cluster = ? AND job_id = ? AND start = ?");
-    Statement insert(*db_, "INSERT OR REPLACE INTO attempts (cluster, job_id, start, ended, array_job_id, user, account, region, record) VALUES (?,?,?,?,?,?,?,?,?)");
+    Statement insert(
+        *db_,
+        "INSERT OR REPLACE INTO attempts (cluster, job_id, start, ended, array_job_id, user, account, region, record) VALUES (?,?,?,?,?,?,?,?,?)");
     for (const auto& a : attempts) {
       ++result.lines;
       // An attempt that never started has no start of its own: its end tells it apart.

@@ -1,5 +1,5 @@
-// The ledger: one record an attempt of a job, with what it cost, what was predicted and what was measured (docs/report.md). SQLite
-// under the site's state_dir; booking the same attempt again changes nothing.
+// The ledger: one record an attempt of a job, with what it cost, what was predicted and what was measured
+// (docs/report.md). SQLite under the site's state_dir; booking the same attempt again changes nothing.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -24,8 +24,9 @@ struct LedgerRecord {
   std::string cluster;
   std::int64_t job_id = 0, restart = 0;
   std::optional<std::int64_t> array_job_id, array_task_id, het_job_id;
-  std::int64_t submit = 0, start = 0, end = 0;   // Unix seconds; 0 = not known
-  std::string state, user, account, partition, region, name, gpu;  // gpu: key of the hardware table, "cpu", "" = not known
+  std::int64_t submit = 0, start = 0, end = 0;  // Unix seconds; 0 = not known
+  std::string state, user, account, partition, region, name,
+      gpu;  // gpu: key of the hardware table, "cpu", "" = not known
   std::int64_t nodes = 0, gpus = 0, cpus = 0;
   double seconds = 0;
   std::optional<double> billed_seconds;
@@ -43,9 +44,9 @@ struct LedgerRecord {
     std::string offer;
     std::optional<double> cost;
   } runner_up;
-  std::string currency;                          // of cost, predicted.cost and runner_up.cost
+  std::string currency;  // of cost, predicted.cost and runner_up.cost
   std::vector<std::string> pins;
-  std::string plan;                              // sha256, hex
+  std::string plan;                                          // sha256, hex
   std::vector<std::pair<std::string, std::string>> unknown;  // field -> why it is null
 };
 
@@ -58,19 +59,20 @@ struct Accounts {
   const Book& book;
   const GpuTypes& types;
   const Rates& rates;
-  mutable std::map<std::string, std::vector<PriceRow>> price_history = {};  // by partition entry: the book is asked once for each
+  mutable std::map<std::string, std::vector<PriceRow>> price_history =
+      {};  // by partition entry: the book is asked once for each
 };
 LedgerRecord account(const Attempt& attempt, const Accounts& accounts);
 
-struct LedgerFilter {                            // "" or 0 = any
-  std::optional<std::int64_t> job_id;            // also the array's id
+struct LedgerFilter {                  // "" or 0 = any
+  std::optional<std::int64_t> job_id;  // also the array's id
   std::string cluster, user, account, region;
-  std::int64_t since = 0, until = 0;             // attempts that ended in [since, until)
+  std::int64_t since = 0, until = 0;  // attempts that ended in [since, until)
 };
 
 struct LedgerImport {
   std::int64_t lines = 0, booked = 0, known = 0;
-  std::vector<std::string> unreadable;           // "line 12: ..."
+  std::vector<std::string> unreadable;  // "line 12: ..."
 };
 
 class Ledger {
@@ -91,7 +93,8 @@ class Ledger {
   std::unique_ptr<class Database> db_;
 };
 
-// The lines of a spool; a last line without its end is still being written and is left for the next time. Unreadable lines are named in `import`.
+// The lines of a spool; a last line without its end is still being written and is left for the next time. Unreadable
+// lines are named in `import`.
 std::vector<Attempt> read_spool(std::string_view text, LedgerImport& import);
 
 }  // namespace shardfit::pricing

@@ -21,7 +21,9 @@ std::string text(const nlohmann::json& j, const char* key) {
   const auto it = j.find(key);
   return it == j.end() || !it->is_string() ? "" : it->get<std::string>();
 }
-std::int64_t whole(const nlohmann::json& j, const char* key) { return static_cast<std::int64_t>(number(j, key).value_or(0)); }
+std::int64_t whole(const nlohmann::json& j, const char* key) {
+  return static_cast<std::int64_t>(number(j, key).value_or(0));
+}
 std::int64_t time_at(const nlohmann::json& j, const char* key) { return parse_time(text(j, key)).value_or(0); }
 nlohmann::json object(const nlohmann::json& j, const char* key) {
   const auto it = j.find(key);
@@ -50,10 +52,18 @@ nlohmann::ordered_json to_json(const LedgerRecord& r) {
   j["seconds"] = r.seconds;
   j["billed_seconds"] = maybe(r.billed_seconds);
   j["price"] = nullptr;
-  if (r.price) j["price"] = {{"amount", r.price->amount}, {"currency", r.price->currency}, {"per", r.price->per}, {"kind", r.price->kind}, {"as_of", maybe(r.price->as_of)}, {"source", maybe(r.price->source)}};
-  auto& cost = j["cost"] = {{"amount", r.cost ? Ordered(r.cost->amount()) : Ordered()}, {"currency", r.currency}, {"parts", Ordered::object()}, {"rate_date", maybe(r.rate_date)}};
+  if (r.price)
+    j["price"] = {{"amount", r.price->amount}, {"currency", r.price->currency},  {"per", r.price->per},
+                  {"kind", r.price->kind},     {"as_of", maybe(r.price->as_of)}, {"source", maybe(r.price->source)}};
+  auto& cost = j["cost"] = {{"amount", r.cost ? Ordered(r.cost->amount()) : Ordered()},
+                            {"currency", r.currency},
+                            {"parts", Ordered::object()},
+                            {"rate_date", maybe(r.rate_date)}};
   for (const auto& [name, m] : r.cost_parts) cost["parts"][name] = m.amount();
-  j["predicted"] = {{"seconds", maybe(r.predicted.seconds)}, {"cost", maybe(r.predicted.cost)}, {"memory_peak", maybe(r.predicted.memory_peak)}, {"step", maybe(r.predicted.step)}};
+  j["predicted"] = {{"seconds", maybe(r.predicted.seconds)},
+                    {"cost", maybe(r.predicted.cost)},
+                    {"memory_peak", maybe(r.predicted.memory_peak)},
+                    {"step", maybe(r.predicted.step)}};
   j["measured"] = {{"memory_peak", maybe(r.measured.memory_peak)}, {"step", maybe(r.measured.step)}};
   j["runner_up"] = {{"offer", maybe(r.runner_up.offer)}, {"cost", maybe(r.runner_up.cost)}};
   j["pins"] = r.pins;
@@ -68,7 +78,8 @@ LedgerRecord parse_ledger_record(const nlohmann::json& j) {
   r.cluster = text(j, "cluster");
   r.job_id = whole(j, "job_id");
   r.restart = whole(j, "restart");
-  if (j.contains("array_job_id")) r.array_job_id = whole(j, "array_job_id"), r.array_task_id = whole(j, "array_task_id");
+  if (j.contains("array_job_id"))
+    r.array_job_id = whole(j, "array_job_id"), r.array_task_id = whole(j, "array_task_id");
   if (j.contains("het_job_id")) r.het_job_id = whole(j, "het_job_id");
   r.submit = time_at(j, "submit");
   r.start = time_at(j, "start");
@@ -85,16 +96,27 @@ LedgerRecord parse_ledger_record(const nlohmann::json& j) {
   r.cpus = whole(j, "cpus");
   r.seconds = number(j, "seconds").value_or(0);
   r.billed_seconds = number(j, "billed_seconds");
-  if (const auto p = object(j, "price"); !p.empty()) r.price = Price{number(p, "amount").value_or(0), text(p, "currency"), text(p, "per"), text(p, "kind"), text(p, "as_of"), text(p, "source"), {}};
+  if (const auto p = object(j, "price"); !p.empty())
+    r.price = Price{number(p, "amount").value_or(0),
+                    text(p, "currency"),
+                    text(p, "per"),
+                    text(p, "kind"),
+                    text(p, "as_of"),
+                    text(p, "source"),
+                    {}};
   const auto cost = object(j, "cost");
   r.currency = text(cost, "currency");
-  if (const auto amount = number(cost, "amount"); amount && is_currency_code(r.currency)) r.cost = Money(*amount, r.currency);
+  if (const auto amount = number(cost, "amount"); amount && is_currency_code(r.currency))
+    r.cost = Money(*amount, r.currency);
   const auto parts = object(cost, "parts");
   for (const auto& [name, value] : parts.items())
-    if (value.is_number() && is_currency_code(r.currency)) r.cost_parts.emplace_back(name, Money(value.get<double>(), r.currency));
+    if (value.is_number() && is_currency_code(r.currency))
+      r.cost_parts.emplace_back(name, Money(value.get<double>(), r.currency));
   r.rate_date = text(cost, "rate_date");
-  const auto predicted = object(j, "predicted"), measured = object(j, "measured"), runner_up = object(j, "runner_up"), unknown = object(j, "unknown");
-  r.predicted = {number(predicted, "seconds"), number(predicted, "cost"), number(predicted, "memory_peak"), number(predicted, "step")};
+  const auto predicted = object(j, "predicted"), measured = object(j, "measured"), runner_up = object(j, "runner_up"),
+             unknown = object(j, "unknown");
+  r.predicted = {number(predicted, "seconds"), number(predicted, "cost"), number(predicted, "memory_peak"),
+                 number(predicted, "step")};
   r.measured = {number(measured, "memory_peak"), number(measured, "step")};
   r.runner_up = {text(runner_up, "offer"), number(runner_up, "cost")};
   if (const auto it = j.find("pins"); it != j.end() && it->is_array())

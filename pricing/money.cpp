@@ -23,7 +23,9 @@ constexpr std::string_view kCurrencies =
 
 constexpr double kMost = 9.2e9;
 
-[[noreturn]] void too_large() { throw Error("out_of_range", "", "an amount of money above 9.2e9 units", "check the price and the number of hours"); }
+[[noreturn]] void too_large() {
+  throw Error("out_of_range", "", "an amount of money above 9.2e9 units", "check the price and the number of hours");
+}
 
 }  // namespace
 
@@ -35,7 +37,9 @@ bool is_currency_code(std::string_view code) {
 }
 
 Money::Money(double amount, std::string_view currency) : currency_(currency) {
-  if (!is_currency_code(currency)) throw Error("bad_currency", "", "\"" + std::string(currency) + "\" is not a currency code", "write three capital letters as EUR, USD, CHF (ISO 4217)");
+  if (!is_currency_code(currency))
+    throw Error("bad_currency", "", "\"" + std::string(currency) + "\" is not a currency code",
+                "write three capital letters as EUR, USD, CHF (ISO 4217)");
   if (!(std::fabs(amount) <= kMost)) too_large();
   nanos_ = std::llround(amount * 1e9);
 }
@@ -64,8 +68,10 @@ Money Money::parse(std::string_view text, const std::string& where) {
       bad = true;
     }
   }
-  if (bad || number.empty() || code.size() != 3) throw Error("bad_money", where, "\"" + t + "\" is not an amount of money", "write it as 500EUR or 12.50 USD");
-  if (!is_currency_code(code)) throw Error("bad_currency", where, "\"" + code + "\" is not a currency code", "write it as 500EUR (ISO 4217)");
+  if (bad || number.empty() || code.size() != 3)
+    throw Error("bad_money", where, "\"" + t + "\" is not an amount of money", "write it as 500EUR or 12.50 USD");
+  if (!is_currency_code(code))
+    throw Error("bad_currency", where, "\"" + code + "\" is not a currency code", "write it as 500EUR (ISO 4217)");
   try {
     return Money(std::strtod(number.c_str(), nullptr), code);
   } catch (Error& e) {
@@ -79,19 +85,23 @@ std::string Money::to_string(int decimals) const {
   std::int64_t unit = 1;
   for (int i = decimals; i < 9; ++i) unit *= 10;
   const bool negative = nanos_ < 0;
-  const std::uint64_t magnitude = negative ? 0 - static_cast<std::uint64_t>(nanos_) : static_cast<std::uint64_t>(nanos_);
+  const std::uint64_t magnitude =
+      negative ? 0 - static_cast<std::uint64_t>(nanos_) : static_cast<std::uint64_t>(nanos_);
   const std::uint64_t rounded = (magnitude + static_cast<std::uint64_t>(unit) / 2) / static_cast<std::uint64_t>(unit);
   std::uint64_t scale = 1;
   for (int i = 0; i < decimals; ++i) scale *= 10;
   std::string text = negative ? "-" : "";
-  text += decimals > 0 ? fmt::format("{}.{:0{}}", rounded / scale, rounded % scale, decimals) : fmt::format("{}", rounded);
+  text +=
+      decimals > 0 ? fmt::format("{}.{:0{}}", rounded / scale, rounded % scale, decimals) : fmt::format("{}", rounded);
   return text + (currency_.empty() ? "" : " " + currency_);
 }
 
 Money& Money::operator+=(const Money& other) {
   if (other.currency_.empty()) return *this;
   if (currency_.empty()) return *this = other;
-  if (currency_ != other.currency_) throw Error("currency_mismatch", "", "adding " + other.currency_ + " to " + currency_, "convert one of them first", kExitFailed);
+  if (currency_ != other.currency_)
+    throw Error("currency_mismatch", "", "adding " + other.currency_ + " to " + currency_, "convert one of them first",
+                kExitFailed);
   if (__builtin_add_overflow(nanos_, other.nanos_, &nanos_)) too_large();
   return *this;
 }

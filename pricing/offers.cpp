@@ -14,20 +14,25 @@ namespace {
 // A quantity whose zero would mean "unknown": it is refused rather than believed.
 std::optional<double> positive(ObjectReader& r, std::string_view key) {
   const auto v = r.number(key, 0);
-  if (v && *v == 0) throw Error("out_of_range", r.at(key), "0 is out of range", "it must be above 0; leave it out if it is unknown");
+  if (v && *v == 0)
+    throw Error("out_of_range", r.at(key), "0 is out of range", "it must be above 0; leave it out if it is unknown");
   return v;
 }
 
 std::string currency(ObjectReader& r) {
   const std::string c = r.required_string("currency");
   const bool ok = c.size() == 3 && std::all_of(c.begin(), c.end(), [](unsigned char x) { return std::isupper(x); });
-  if (!ok) throw Error("bad_currency", r.at("currency"), "\"" + c + "\" is not a currency code", "write three capital letters as EUR, USD, CHF (ISO 4217)");
+  if (!ok)
+    throw Error("bad_currency", r.at("currency"), "\"" + c + "\" is not a currency code",
+                "write three capital letters as EUR, USD, CHF (ISO 4217)");
   return c;
 }
 
 std::string point_in_time(ObjectReader& r, std::string_view key) {
   const auto v = r.string(key);
-  if (v && !v->empty() && !parse_time(*v)) throw Error("bad_time", r.at(key), "time \"" + *v + "\" cannot be read", "write it as 2026-08-22 or 2026-08-22T10:00:00Z");
+  if (v && !v->empty() && !parse_time(*v))
+    throw Error("bad_time", r.at(key), "time \"" + *v + "\" cannot be read",
+                "write it as 2026-08-22 or 2026-08-22T10:00:00Z");
   return v.value_or("");
 }
 
@@ -142,7 +147,9 @@ Offer parse_offer(const nlohmann::json& object, const std::string& where) {
   if (const Json* v = r.get("plans")) {
     if (!v->is_array()) throw Error("wrong_type", r.at("plans"), "a list of plans is needed, not " + brief(*v));
     for (const auto& plan : *v) {
-      if (!plan.is_object()) throw Error("wrong_type", r.at("plans") + "/" + std::to_string(o.plans.size()), "a plan object is needed, not " + brief(plan));
+      if (!plan.is_object())
+        throw Error("wrong_type", r.at("plans") + "/" + std::to_string(o.plans.size()),
+                    "a plan object is needed, not " + brief(plan));
       o.plans.push_back(plan);
     }
   }
@@ -171,7 +178,9 @@ std::vector<Offer> read_offers(const std::string& file) {
     for (const auto& item : *list) {
       const std::string at = where + "/" + std::to_string(out.size());
       out.push_back(parse_offer(item, at));
-      if (!ids.insert(out.back().id).second) throw Error("duplicate", at + "/id", "offer id \"" + out.back().id + "\" occurs twice", "give every offer an id of its own");
+      if (!ids.insert(out.back().id).second)
+        throw Error("duplicate", at + "/id", "offer id \"" + out.back().id + "\" occurs twice",
+                    "give every offer an id of its own");
     }
     return out;
   } catch (Error& e) {
@@ -212,7 +221,8 @@ nlohmann::ordered_json to_json(const Offer& o) {
   put(link, "node_gbs", o.interconnect.node_gbs);
   if (!link.empty()) j["interconnect"] = link;
   if (o.price) {
-    auto& p = j["price"] = {{"amount", o.price->amount}, {"currency", o.price->currency}, {"per", o.price->per}, {"kind", o.price->kind}};
+    auto& p = j["price"] = {
+        {"amount", o.price->amount}, {"currency", o.price->currency}, {"per", o.price->per}, {"kind", o.price->kind}};
     put(p, "as_of", o.price->as_of);
     put(p, "source", o.price->source);
     if (!o.price->flags.empty()) p["flags"] = o.price->flags;

@@ -35,7 +35,8 @@ std::string attribute(std::string_view tag, std::string_view name) {
 
 Rates Rates::parse(std::string_view xml, const std::string& file) {
   const auto bad = [&](size_t at, const std::string& why) {
-    const auto line = 1 + std::count(xml.begin(), xml.begin() + static_cast<std::ptrdiff_t>(std::min(at, xml.size())), '\n');
+    const auto line =
+        1 + std::count(xml.begin(), xml.begin() + static_cast<std::ptrdiff_t>(std::min(at, xml.size())), '\n');
     Error e("bad_rates", "line " + std::to_string(line), why, "use the ECB's eurofxref-daily.xml");
     e.in_file(file);
     return e;
@@ -66,7 +67,8 @@ Rates Rates::parse(std::string_view xml, const std::string& file) {
         char* stop = nullptr;
         const double rate = std::strtod(text.c_str(), &stop);
         if (currency.size() != 3) throw bad(at, "currency \"" + currency + "\" is not a code of three letters");
-        if (text.empty() || *stop != '\0' || !std::isfinite(rate) || rate <= 0) throw bad(at, "rate \"" + text + "\" of " + currency + " is not a number above 0");
+        if (text.empty() || *stop != '\0' || !std::isfinite(rate) || rate <= 0)
+          throw bad(at, "rate \"" + text + "\" of " + currency + " is not a number above 0");
         if (day == rates.date_) rates.per_euro_[currency] = rate;
       }
     }
@@ -97,7 +99,8 @@ Money Rates::convert(const Money& money, std::string_view to) const {
   const auto r = rate(money.currency(), to);
   if (!r) {
     const std::string missing = per_euro_.count(money.currency()) ? std::string(to) : money.currency();
-    throw Error("currency_rate_missing", "", "no exchange rate for " + missing + " in the rates of " + date_, "import newer rates: shardfit prices import eurofxref-daily.xml");
+    throw Error("currency_rate_missing", "", "no exchange rate for " + missing + " in the rates of " + date_,
+                "import newer rates: shardfit prices import eurofxref-daily.xml");
   }
   return Money(money.amount() * *r, to);
 }

@@ -12,8 +12,8 @@ namespace shardfit::pricing {
 
 class Rates {
  public:
-  static Rates shipped();                                  // the file the product carries
-  static Rates load(const std::string& state_dir);         // state_dir/ecb_rates.xml if there is one, else the shipped file
+  static Rates shipped();                           // the file the product carries
+  static Rates load(const std::string& state_dir);  // state_dir/ecb_rates.xml if there is one, else the shipped file
   static Rates read(const std::string& file);
   static Rates parse(std::string_view xml, const std::string& file);  // Error{bad_rates}
 
@@ -21,8 +21,8 @@ class Rates {
   std::optional<double> rate(std::string_view from, std::string_view to) const;
   // Throws Error{currency_rate_missing} naming the currency.
   Money convert(const Money& money, std::string_view to) const;
-  const std::string& date() const { return date_; }        // "2024-12-31"
-  std::int64_t age_seconds(std::int64_t now) const;        // since that day; 0 if it lies ahead
+  const std::string& date() const { return date_; }  // "2024-12-31"
+  std::int64_t age_seconds(std::int64_t now) const;  // since that day; 0 if it lies ahead
   const std::map<std::string, double, std::less<>>& per_euro() const { return per_euro_; }
 
  private:

@@ -16,13 +16,16 @@ constexpr const char* kDefaultFile = "/etc/shardfit/shardfit.conf";
 
 std::string currency(ObjectReader& r, std::string_view key) {
   const std::string c = r.required_string(key);
-  if (!is_currency_code(c)) throw Error("bad_currency", r.at(key), "\"" + c + "\" is not a currency code", "write three capital letters as EUR, USD, CHF (ISO 4217)");
+  if (!is_currency_code(c))
+    throw Error("bad_currency", r.at(key), "\"" + c + "\" is not a currency code",
+                "write three capital letters as EUR, USD, CHF (ISO 4217)");
   return c;
 }
 
 double duration(const Json& v, const std::string& where) {
   if (v.is_number() && v.get<double>() >= 0) return v.get<double>();
-  if (!v.is_string()) throw Error("wrong_type", where, "a duration is needed, not " + brief(v), "write it as \"7d\" or \"24h\"");
+  if (!v.is_string())
+    throw Error("wrong_type", where, "a duration is needed, not " + brief(v), "write it as \"7d\" or \"24h\"");
   return parse_duration(v.get<std::string>(), where);
 }
 
@@ -41,7 +44,8 @@ SitePrice site_price(const Json& object, const std::string& where) {
     p.stated = stated;
   } else {
     if (!r.has("provider") && !r.has("instance"))
-      throw Error("missing_key", where, "neither a row of the price book nor an amount is named", "write {\"provider\", \"instance\"} or {\"amount\", \"currency\", \"per\"}");
+      throw Error("missing_key", where, "neither a row of the price book nor an amount is named",
+                  "write {\"provider\", \"instance\"} or {\"amount\", \"currency\", \"per\"}");
     p.provider = r.required_string("provider");
     p.instance = r.required_string("instance");
     p.kind = r.one_of("kind", {"on_demand", "spot"}).value_or("on_demand");
@@ -54,7 +58,8 @@ void read_nodes(SiteNodes& n, ObjectReader& r) {
   // The offer's own reader judges what is shaped as in an offer.
   Json shaped = {{"id", "site"}, {"gpu", "site"}};
   bool any = false;
-  for (const char* key : {"host", "interconnect", "energy", "device_memory_gib", "billing_increment_seconds", "start_seconds", "queue_seconds", "mtti_hours", "egress", "storage"})
+  for (const char* key : {"host", "interconnect", "energy", "device_memory_gib", "billing_increment_seconds",
+                          "start_seconds", "queue_seconds", "mtti_hours", "egress", "storage"})
     if (const Json* v = r.get(key)) shaped[key] = *v, any = true;
   if (any) {
     const Offer o = parse_offer(shaped, r.where());
@@ -180,13 +185,15 @@ Site parse_site(const nlohmann::json& object, const std::string& file) {
       a.finish();
     }
     if (const Json* v = r.get("partitions")) {
-      if (!v->is_object()) throw Error("wrong_type", "/partitions", "an object of partitions is needed, not " + brief(*v));
+      if (!v->is_object())
+        throw Error("wrong_type", "/partitions", "an object of partitions is needed, not " + brief(*v));
       for (const auto& [name, entry] : v->items()) {
         ObjectReader p(entry, "/partitions/" + name);
         SitePartition partition;
         read_nodes(partition, p);
         if (const Json* f = p.get("by_feature")) {
-          if (!f->is_object()) throw Error("wrong_type", p.at("by_feature"), "an object of features is needed, not " + brief(*f));
+          if (!f->is_object())
+            throw Error("wrong_type", p.at("by_feature"), "an object of features is needed, not " + brief(*f));
           for (const auto& [feature, nodes] : f->items()) {
             ObjectReader fr(nodes, p.at("by_feature") + "/" + feature);
             SiteNodes n;
@@ -202,7 +209,8 @@ Site parse_site(const nlohmann::json& object, const std::string& file) {
     if (const Json* v = r.get("gpu_names")) {
       if (!v->is_object()) throw Error("wrong_type", "/gpu_names", "an object of names is needed, not " + brief(*v));
       for (const auto& [name, key] : v->items()) {
-        if (!key.is_string()) throw Error("wrong_type", "/gpu_names/" + name, "a key of the hardware table is needed, not " + brief(key));
+        if (!key.is_string())
+          throw Error("wrong_type", "/gpu_names/" + name, "a key of the hardware table is needed, not " + brief(key));
         s.gpu_names[name] = key.get<std::string>();
       }
     }

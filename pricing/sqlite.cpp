@@ -7,11 +7,14 @@
 namespace shardfit::pricing {
 
 Database::Database(const std::string& file, Mode mode) : file_(file) {
-  const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY : mode == Mode::kWrite ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  const int flags = mode == Mode::kRead    ? SQLITE_OPEN_READONLY
+                    : mode == Mode::kWrite ? SQLITE_OPEN_READWRITE
+                                           : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
   if (sqlite3_open_v2(file.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
     const std::string why = db_ ? sqlite3_errmsg(db_) : "out of memory";
     sqlite3_close(db_);
-    throw Error("database", "", "cannot be opened: " + why, "check the file and its folder's permissions", kExitFailed).in_file(file);
+    throw Error("database", "", "cannot be opened: " + why, "check the file and its folder's permissions", kExitFailed)
+        .in_file(file);
   }
   sqlite3_busy_timeout(db_, 10000);
 }
@@ -20,7 +23,11 @@ Database::~Database() { sqlite3_close(db_); }
 
 void Database::fail(const std::string& doing) const {
   const int code = sqlite3_errcode(db_);
-  throw Error("database", "", doing + ": " + sqlite3_errmsg(db_), code == SQLITE_NOTADB || code == SQLITE_CORRUPT ? "the file is not a database of shardfit; move it away" : "", kExitFailed).in_file(file_);
+  throw Error(
+      "database", "", doing + ": " + sqlite3_errmsg(db_),
+      code == SQLITE_NOTADB || code == SQLITE_CORRUPT ? "the file is not a database of shardfit; move it away" : "",
+      kExitFailed)
+      .in_file(file_);
 }
 
 void Database::execute(const std::string& sql) {
@@ -33,7 +40,9 @@ Statement::Statement(Database& db, const std::string& sql) : db_(db) {
 
 Statement::~Statement() { sqlite3_finalize(statement_); }
 
-void Statement::bind(int index, const std::string& value) { sqlite3_bind_text(statement_, index, value.data(), static_cast<int>(value.size()), SQLITE_TRANSIENT); }
+void Statement::bind(int index, const std::string& value) {
+  sqlite3_bind_text(statement_, index, value.data(), static_cast<int>(value.size()), SQLITE_TRANSIENT);
+}
 void Statement::bind(int index, std::int64_t value) { sqlite3_bind_int64(statement_, index, value); }
 void Statement::bind(int index, const std::optional<double>& value) {
   if (value) sqlite3_bind_double(statement_, index, *value);
@@ -60,7 +69,9 @@ void Statement::reset() {
 
 std::string Statement::text(int column) const {
   const auto* t = sqlite3_column_text(statement_, column);
-  return t ? std::string(reinterpret_cast<const char*>(t), static_cast<size_t>(sqlite3_column_bytes(statement_, column))) : "";
+  return t ? std::string(reinterpret_cast<const char*>(t),
+                         static_cast<size_t>(sqlite3_column_bytes(statement_, column)))
+           : "";
 }
 
 std::int64_t Statement::integer(int column) const { return sqlite3_column_int64(statement_, column); }

@@ -1,4 +1,5 @@
-// SQLite behind two small classes: a connection and a prepared statement. Every failure is an Error that names the file.
+// SQLite behind two small classes: a connection and a prepared statement. Every failure is an Error that names the
+// file.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,7 +18,7 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  void execute(const std::string& sql);        // one or more statements without results
+  void execute(const std::string& sql);  // one or more statements without results
   sqlite3* handle() const { return db_; }
   const std::string& file() const { return file_; }
   [[noreturn]] void fail(const std::string& doing) const;
@@ -37,10 +38,10 @@ class Statement {
   void bind(int index, const std::string& value);  // from 1
   void bind(int index, std::int64_t value);
   void bind(int index, const std::optional<double>& value);
-  bool step();    // true: a row is there
-  void run();     // step to the end and reset
+  bool step();  // true: a row is there
+  void run();   // step to the end and reset
   void reset();
-  std::string text(int column) const;              // from 0; "" for NULL
+  std::string text(int column) const;  // from 0; "" for NULL
   std::int64_t integer(int column) const;
   std::optional<double> number(int column) const;  // nullopt for NULL
 

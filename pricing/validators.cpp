@@ -31,8 +31,8 @@ const char* to_string(Verdict verdict) {
 
 namespace {
 
-// Same machine type in other regions may cost up to 1.6 times as much (1.07 to 1.38 seen). A GPU costs 0.3 to 3 times the median of its
-// kind; beyond that it is still believed where it is within a quarter of what a known seller asks.
+// Same machine type in other regions may cost up to 1.6 times as much (1.07 to 1.38 seen). A GPU costs 0.3 to 3 times
+// the median of its kind; beyond that it is still believed where it is within a quarter of what a known seller asks.
 constexpr double kRegionSpread = 1.6, kBandLow = 0.3, kBandHigh = 3.0, kBandMargin = 1.25;
 // Above this, a GPU hour is no price: feeds write 700.0 for "not sold".
 constexpr double kPlaceholderGpuHour = 100.0, kPlaceholderTimesMedian = 10.0;
@@ -40,7 +40,9 @@ constexpr double kMemoryTolerance = 0.08;  // 81920, 81559 and 80 GiB are one ca
 
 bool prices_in_euro(const std::string& provider) {
   for (const char* seller : {"scaleway", "ovh", "hetzner", "seeweb", "exoscale"})
-    if (provider.compare(0, std::string_view(seller).size(), seller) == 0 && provider.find("shadeform") == std::string::npos) return true;
+    if (provider.compare(0, std::string_view(seller).size(), seller) == 0 &&
+        provider.find("shadeform") == std::string::npos)
+      return true;
   return false;
 }
 
@@ -64,8 +66,14 @@ std::string series_of(const FeedRow& f) {
 
 class Judge {
  public:
-  Judge(FeedRow& f, std::vector<const FeedRow*> same_machine, std::vector<const FeedRow*> same_series, bool repeated, const JudgeOptions& o)
-      : f_(f), r_(f.row), same_machine_(std::move(same_machine)), same_series_(std::move(same_series)), repeated_(repeated), o_(o) {}
+  Judge(FeedRow& f, std::vector<const FeedRow*> same_machine, std::vector<const FeedRow*> same_series, bool repeated,
+        const JudgeOptions& o)
+      : f_(f),
+        r_(f.row),
+        same_machine_(std::move(same_machine)),
+        same_series_(std::move(same_series)),
+        repeated_(repeated),
+        o_(o) {}
 
   void run() {
     if (o_.types) candidates_ = o_.types->candidates(r_.gpu);
@@ -101,27 +109,36 @@ class Judge {
 
   void gpu() {
     if (is_gpu_slice(r_.instance)) return reject("gpu_fraction", r_.instance + " has a part of a GPU");
-    if (r_.gpu.empty()) return reject("gpu_unknown", names_a_gpu(r_.instance) ? r_.instance + " is a GPU machine without a GPU label" : "the row names no GPU");
-    if (o_.types && candidates_.empty()) return reject("gpu_unknown", "\"" + r_.gpu + "\" is not in the hardware table");
+    if (r_.gpu.empty())
+      return reject("gpu_unknown", names_a_gpu(r_.instance) ? r_.instance + " is a GPU machine without a GPU label"
+                                                            : "the row names no GPU");
+    if (o_.types && candidates_.empty())
+      return reject("gpu_unknown", "\"" + r_.gpu + "\" is not in the hardware table");
     if (!r_.gpu_count) return reject("gpu_unknown", "the number of GPUs is not stated");
-    if (std::floor(*r_.gpu_count) != *r_.gpu_count) return reject("gpu_fraction", fmt::format("{:g} GPUs is not a whole number", *r_.gpu_count));
-    // Price and CPUs in proportion to a sister machine with as many GPUs: the GPU is shared out with them. A machine that has the whole
-    // GPU pays for it whatever its CPUs, so its price falls more slowly than they do.
+    if (std::floor(*r_.gpu_count) != *r_.gpu_count)
+      return reject("gpu_fraction", fmt::format("{:g} GPUs is not a whole number", *r_.gpu_count));
+    // Price and CPUs in proportion to a sister machine with as many GPUs: the GPU is shared out with them. A machine
+    // that has the whole GPU pays for it whatever its CPUs, so its price falls more slowly than they do.
     for (const auto* p : same_series_) {
       const auto& q = p->row;
-      if (q.gpu_count != r_.gpu_count || !q.vcpus || !r_.vcpus || !q.on_demand_per_hour || !r_.on_demand_per_hour) continue;
+      if (q.gpu_count != r_.gpu_count || !q.vcpus || !r_.vcpus || !q.on_demand_per_hour || !r_.on_demand_per_hour)
+        continue;
       const double cpu = *r_.vcpus / *q.vcpus, price = *r_.on_demand_per_hour / *q.on_demand_per_hour;
       if (cpu <= 0.55 && price <= 0.55 && price / cpu < 1.4)
-        return reject("gpu_fraction", fmt::format("{} costs {:.2f} of {} with {:.2f} of its CPUs: a part of a GPU", r_.instance, price, q.instance, cpu));
+        return reject("gpu_fraction", fmt::format("{} costs {:.2f} of {} with {:.2f} of its CPUs: a part of a GPU",
+                                                  r_.instance, price, q.instance, cpu));
     }
   }
 
   bool fits_memory(double mib) const {
-    return std::any_of(candidates_.begin(), candidates_.end(), [&](const GpuType* t) { return !t->memory_mib || std::fabs(mib / *t->memory_mib - 1) <= kMemoryTolerance; });
+    return std::any_of(candidates_.begin(), candidates_.end(), [&](const GpuType* t) {
+      return !t->memory_mib || std::fabs(mib / *t->memory_mib - 1) <= kMemoryTolerance;
+    });
   }
 
   void count_and_memory() {
-    if (const auto named = gpus_by_name(seller_, r_.instance); named && *named >= 1 && r_.gpu_count && *named != *r_.gpu_count)
+    if (const auto named = gpus_by_name(seller_, r_.instance);
+        named && *named >= 1 && r_.gpu_count && *named != *r_.gpu_count)
       reject("count_memory", fmt::format("{} GPUs listed where {} has {:g}", *r_.gpu_count, r_.instance, *named));
     else if (r_.gpu_count && *r_.gpu_count > 8 && *r_.gpu_count != 16 && *r_.gpu_count != 10 && !consumer())
       reject("count_memory", fmt::format("no machine has {:g} of {}", *r_.gpu_count, r_.gpu));
@@ -133,26 +150,35 @@ class Judge {
     } else if (f_.one_memory_mib) {
       one = f_.one_memory_mib;
     }
-    if (one && f_.total_memory_mib && r_.gpu_count && std::fabs(*f_.total_memory_mib / (*one * *r_.gpu_count) - 1) > kMemoryTolerance)
-      flag("count_memory", fmt::format("total GPU memory of {:.0f} MiB is not {:g} x {:.0f} MiB", *f_.total_memory_mib, *r_.gpu_count, *one));
-    if (!one && !f_.one_memory_mib && f_.total_memory_mib && r_.gpu_count && !fits_memory(*f_.total_memory_mib / *r_.gpu_count))
-      flag("count_memory", fmt::format("total GPU memory of {:.0f} MiB does not fit {:g} of {}", *f_.total_memory_mib, *r_.gpu_count, r_.gpu));
+    if (one && f_.total_memory_mib && r_.gpu_count &&
+        std::fabs(*f_.total_memory_mib / (*one * *r_.gpu_count) - 1) > kMemoryTolerance)
+      flag("count_memory", fmt::format("total GPU memory of {:.0f} MiB is not {:g} x {:.0f} MiB", *f_.total_memory_mib,
+                                       *r_.gpu_count, *one));
+    if (!one && !f_.one_memory_mib && f_.total_memory_mib && r_.gpu_count &&
+        !fits_memory(*f_.total_memory_mib / *r_.gpu_count))
+      flag("count_memory", fmt::format("total GPU memory of {:.0f} MiB does not fit {:g} of {}", *f_.total_memory_mib,
+                                       *r_.gpu_count, r_.gpu));
   }
 
   // Cards of gaming and workstation boxes come in any number.
   bool consumer() const {
-    return std::all_of(candidates_.begin(), candidates_.end(), [](const GpuType* t) { return t->key.compare(0, 3, "rtx") == 0 || t->key.compare(0, 5, "titan") == 0 || t->key.compare(0, 6, "quadro") == 0; });
+    return std::all_of(candidates_.begin(), candidates_.end(), [](const GpuType* t) {
+      return t->key.compare(0, 3, "rtx") == 0 || t->key.compare(0, 5, "titan") == 0 ||
+             t->key.compare(0, 6, "quadro") == 0;
+    });
   }
 
   void currency() {
-    if (!f_.currency_column && prices_in_euro(seller_)) reject("currency_missing", r_.provider + " prices in EUR and the feed has no currency column");
+    if (!f_.currency_column && prices_in_euro(seller_))
+      reject("currency_missing", r_.provider + " prices in EUR and the feed has no currency column");
     else if (r_.currency.empty()) reject("currency_missing", "no currency is stated");
     else if (!is_currency_code(r_.currency)) reject("currency_missing", "\"" + r_.currency + "\" is not a currency");
   }
 
   void place() {
     if (r_.region.empty()) reject("country_unresolvable", "the region is blank");
-    else if (r_.country.empty() || !regions::is_country(r_.country)) reject("country_unresolvable", "\"" + r_.region + "\" names no country");
+    else if (r_.country.empty() || !regions::is_country(r_.country))
+      reject("country_unresolvable", "\"" + r_.region + "\" names no country");
   }
 
   void prices() {
@@ -167,7 +193,9 @@ class Judge {
         reject("placeholder_price", fmt::format("{:g} an hour for one {} stands for \"not sold\"", each, r_.gpu));
     }
     if (on_demand && spot) {
-      if (*spot > *on_demand) reject("spot_below_on_demand", fmt::format("spot {:g} is above on-demand {:g}: the on-demand figure is not one", *spot, *on_demand));
+      if (*spot > *on_demand)
+        reject("spot_below_on_demand",
+               fmt::format("spot {:g} is above on-demand {:g}: the on-demand figure is not one", *spot, *on_demand));
       else if (*spot == *on_demand) {
         flag("spot_below_on_demand", fmt::format("spot equals on-demand ({:g}): spot is taken as unknown", *spot));
         forget_spot_ = true;
@@ -176,21 +204,25 @@ class Judge {
     if (!on_demand || r_.verdict == Verdict::kRejected) return;
     std::vector<double> others;
     for (const auto* p : same_machine_)
-      if (p->row.on_demand_per_hour && p->row.region != r_.region && p->row.currency == r_.currency) others.push_back(*p->row.on_demand_per_hour);
+      if (p->row.on_demand_per_hour && p->row.region != r_.region && p->row.currency == r_.currency)
+        others.push_back(*p->row.on_demand_per_hour);
     if (!others.empty()) {
       std::nth_element(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2), others.end());
       const double ratio = *on_demand / others[others.size() / 2];
       if (ratio > kRegionSpread || ratio < 1 / kRegionSpread)
-        flag("region_spread", fmt::format("{:g} an hour is {:.2f} of the same machine in other regions ({:g})", *on_demand, ratio, others[others.size() / 2]));
+        flag("region_spread", fmt::format("{:g} an hour is {:.2f} of the same machine in other regions ({:g})",
+                                          *on_demand, ratio, others[others.size() / 2]));
     }
     if (const UsualPrice u = usual(); u.median > 0) {
       const double each = *on_demand / gpus(), ratio = each / u.median;
       if ((ratio < kBandLow && each < u.low / kBandMargin) || (ratio > kBandHigh && each > u.high * kBandMargin))
-        flag("region_spread", fmt::format("{:g} a GPU hour is {:.2f} of the median of {} ({:.2f} USD)", each, ratio, r_.gpu, u.median));
+        flag("region_spread",
+             fmt::format("{:g} a GPU hour is {:.2f} of the median of {} ({:.2f} USD)", each, ratio, r_.gpu, u.median));
     }
   }
 
-  // Of the types the label may mean, the one whose median is nearest to this row's price: an ambiguous label gets the benefit of the doubt.
+  // Of the types the label may mean, the one whose median is nearest to this row's price: an ambiguous label gets the
+  // benefit of the doubt.
   UsualPrice usual() const {
     UsualPrice best;
     if (!o_.types) return best;
@@ -198,7 +230,9 @@ class Judge {
     if (each <= 0) return best;
     for (const auto* t : candidates_) {
       const UsualPrice u = usual_price_per_gpu(*o_.types, t->key);
-      if (u.median > 0 && (best.median == 0 || std::fabs(std::log(each / u.median)) < std::fabs(std::log(each / best.median)))) best = u;
+      if (u.median > 0 &&
+          (best.median == 0 || std::fabs(std::log(each / u.median)) < std::fabs(std::log(each / best.median))))
+        best = u;
     }
     return best;
   }
@@ -217,10 +251,12 @@ class Judge {
   }
 
   void capacity() {
-    if (seller_ == "oci") return flag("capacity_unknown", "the feed lists every machine in every region, whether it is there or not");
+    if (seller_ == "oci")
+      return flag("capacity_unknown", "the feed lists every machine in every region, whether it is there or not");
     if (seller_ != "lambda") return;
     for (const auto* p : same_machine_)
-      if (p->row.region != r_.region && p->row.on_demand_per_hour == r_.on_demand_per_hour) return flag("capacity_unknown", "the feed repeats one price for every region, with capacity or without");
+      if (p->row.region != r_.region && p->row.on_demand_per_hour == r_.on_demand_per_hour)
+        return flag("capacity_unknown", "the feed repeats one price for every region, with capacity or without");
   }
 
   void zeros() {
@@ -234,10 +270,13 @@ class Judge {
     const double seconds = static_cast<double>(f_.now.value_or(o_.now) - *seen);
     const double days = seconds / 86400.0;
     if (r_.spot_per_hour && seconds > o_.max_age.spot_seconds) {
-      flag("stale", fmt::format("spot is {:.1f} days old (limit {:.1f}): unknown", days, o_.max_age.spot_seconds / 86400.0));
+      flag("stale",
+           fmt::format("spot is {:.1f} days old (limit {:.1f}): unknown", days, o_.max_age.spot_seconds / 86400.0));
       forget_spot_ = true;
     }
-    if (r_.on_demand_per_hour && seconds > o_.max_age.on_demand_seconds) flag("stale", fmt::format("on-demand is {:.0f} days old (limit {:.0f})", days, o_.max_age.on_demand_seconds / 86400.0));
+    if (r_.on_demand_per_hour && seconds > o_.max_age.on_demand_seconds)
+      flag("stale",
+           fmt::format("on-demand is {:.0f} days old (limit {:.0f})", days, o_.max_age.on_demand_seconds / 86400.0));
   }
 
   void forget() {
@@ -260,7 +299,8 @@ std::map<std::string, UsualPrice> usual_prices(const GpuTypes& types) {
   for (const auto& r : snapshot_rows()) {
     const auto usd = rates.rate(r.currency, "USD");
     if (!r.on_demand_per_hour || !r.gpu_count || r.quality == "C" || !usd || is_gpu_slice(r.instance)) continue;
-    for (const auto* t : types.candidates(r.gpu, r.gpu_memory_gb)) prices[t->key].push_back(*r.on_demand_per_hour / *r.gpu_count * *usd);
+    for (const auto* t : types.candidates(r.gpu, r.gpu_memory_gb))
+      prices[t->key].push_back(*r.on_demand_per_hour / *r.gpu_count * *usd);
   }
   std::map<std::string, UsualPrice> out;
   for (auto& [key, list] : prices) {

@@ -75,7 +75,8 @@ const Record& Catalogue::at(std::string_view id, const std::string& where) const
   std::vector<std::string> ids;
   for (const auto& r : records_) ids.push_back(r.id);
   const auto near = nearest(id, ids);
-  throw Error("unknown_region", where, "region \"" + std::string(id) + "\" is not known", near ? "did you mean \"" + *near + "\"?" : "shardfit regions list shows them; regions.d/*.json adds one");
+  throw Error("unknown_region", where, "region \"" + std::string(id) + "\" is not known",
+              near ? "did you mean \"" + *near + "\"?" : "shardfit regions list shows them; regions.d/*.json adds one");
 }
 
 void Catalogue::add(Record record) {
@@ -90,8 +91,9 @@ void Catalogue::add(Record record) {
 std::string provider_slug(std::string_view provider) {
   const std::string name = to_lower(trim(provider));
   static const std::pair<const char*, const char*> known[] = {
-      {"oracle oci", "oci"}, {"oracle", "oci"}, {"oracle cloud", "oci"}, {"vast.ai", "vast"}, {"runpod secure", "runpod"}, {"latitude.sh", "latitude"},
-      {"datacrunch", "verda"}, {"ovh", "ovhcloud"}, {"amazon", "aws"}, {"google cloud", "gcp"}, {"google", "gcp"}, {"lambdalabs", "lambda"}};
+      {"oracle oci", "oci"},       {"oracle", "oci"},           {"oracle cloud", "oci"}, {"vast.ai", "vast"},
+      {"runpod secure", "runpod"}, {"latitude.sh", "latitude"}, {"datacrunch", "verda"}, {"ovh", "ovhcloud"},
+      {"amazon", "aws"},           {"google cloud", "gcp"},     {"google", "gcp"},       {"lambdalabs", "lambda"}};
   for (const auto& [from, to] : known)
     if (name == from) return to;
   std::string slug;

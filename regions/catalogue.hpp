@@ -1,4 +1,5 @@
-// All region records: those that ship with the product, with the site's overrides (regions.d/*.json) laid over them by id.
+// All region records: those that ship with the product, with the site's overrides (regions.d/*.json) laid over them by
+// id.
 #pragma once
 #include <string>
 #include <string_view>
@@ -28,7 +29,8 @@ class Catalogue {
   std::vector<Record> records_;
 };
 
-// The short name of a seller in ids: "Oracle OCI" -> "oci", "Vast.ai" -> "vast", "Scaleway (via Shadeform)" -> "scaleway-via-shadeform".
+// The short name of a seller in ids: "Oracle OCI" -> "oci", "Vast.ai" -> "vast", "Scaleway (via Shadeform)" ->
+// "scaleway-via-shadeform".
 std::string provider_slug(std::string_view provider);
 
 }  // namespace shardfit::regions

@@ -14,6 +14,7 @@ namespace shardfit::regions {
 namespace {
 
 // ISO 3166-1 alpha-2, assigned codes.
+// clang-format off
 constexpr std::string_view kCodes =
     "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY BZ CA CC CD CF CG CH "
     "CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN "
@@ -21,6 +22,7 @@ constexpr std::string_view kCodes =
     "LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM "
     "PA PE PF PG PH PK PL PM PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD "
     "TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW ";
+// clang-format on
 constexpr std::string_view kEu = "AT BE BG CY CZ DE DK EE ES FI FR GR HR HU IE IT LT LU LV MT NL PL PT RO SE SI SK ";
 constexpr std::string_view kEeaOnly = "IS LI NO ";
 
@@ -34,6 +36,7 @@ bool has_code(std::string_view list, std::string_view code) {
 using Entry = std::pair<std::string_view, std::string_view>;
 
 // Names as sellers write them, lower case.
+// clang-format off
 constexpr Entry kNames[] = {
     {"argentina", "AR"}, {"australia", "AU"}, {"austria", "AT"}, {"bahrain", "BH"}, {"belgium", "BE"}, {"brazil", "BR"}, {"bulgaria", "BG"},
     {"canada", "CA"}, {"chile", "CL"}, {"china", "CN"}, {"colombia", "CO"}, {"croatia", "HR"}, {"cyprus", "CY"}, {"czechia", "CZ"},
@@ -47,8 +50,10 @@ constexpr Entry kNames[] = {
     {"thailand", "TH"}, {"turkey", "TR"}, {"ukraine", "UA"}, {"united arab emirates", "AE"}, {"uae", "AE"}, {"united kingdom", "GB"}, {"uk", "GB"},
     {"england", "GB"}, {"united states", "US"}, {"usa", "US"}, {"vietnam", "VN"},
 };
+// clang-format on
 
 // Region codes of the large clouds whose name does not spell the country: AWS.
+// clang-format off
 constexpr Entry kAws[] = {
     {"af-south-1", "ZA"}, {"ap-east-1", "HK"}, {"ap-east-2", "TW"}, {"ap-northeast-1", "JP"}, {"ap-northeast-2", "KR"}, {"ap-northeast-3", "JP"},
     {"ap-south-1", "IN"}, {"ap-south-2", "IN"}, {"ap-southeast-1", "SG"}, {"ap-southeast-2", "AU"}, {"ap-southeast-3", "ID"},
@@ -93,10 +98,12 @@ constexpr Entry kPlaces[] = {
     {"washington", "US"}, {"newjersey", "US"}, {"arizona", "US"}, {"nevada", "US"}, {"florida", "US"}, {"illinois", "US"}, {"northcarolina", "US"},
     {"minnesota", "US"}, {"michigan", "US"}, {"wisconsin", "US"}, {"indiana", "US"}, {"indianapolis", "US"}, {"newmexico", "US"}, {"eastcoast", "US"}, {"westcoast", "US"}, {"pennsylvania", "US"}, {"slovenia", "SI"}, {"hongkong", "HK"},
 };
+// clang-format on
 // Names that belong to one seller.
 struct SellerRegion {
   std::string_view provider, region, country;
 };
+// clang-format off
 constexpr SellerRegion kSellers[] = {
     {"nebius", "eu-north1", "FI"}, {"nebius", "eu-north2", "IS"}, {"nebius", "eu-west1", "FR"}, {"nebius", "eu-west2", "GB"}, {"nebius", "uk-south1", "GB"}, {"nebius", "us-central1", "US"}, {"nebius", "me-west1", "IL"},
     {"lambda", "europe-central-1", "DE"}, {"lambda", "europe-south-1", "IT"}, {"lambda", "me-west-1", "IL"}, {"lambda", "asia-south-1", "IN"},
@@ -111,6 +118,7 @@ constexpr SellerRegion kSellers[] = {
     {"crusoe", "us", "US"}, {"paperspace", "europe (ams1)", "NL"}, {"crusoe", "eu-iceland1-a", "IS"}, {"digitalocean", "nyc", "US"}, {"digitalocean", "sfo", "US"}, {"digitalocean", "ams", "NL"},
     {"digitalocean", "fra", "DE"}, {"digitalocean", "lon", "GB"}, {"digitalocean", "tor", "CA"}, {"digitalocean", "atl", "US"}, {"digitalocean", "blr", "IN"}, {"digitalocean", "sgp", "SG"}, {"digitalocean", "syd", "AU"},
 };
+// clang-format on
 
 template <size_t N>
 std::optional<std::string> look_up(const Entry (&table)[N], std::string_view key) {
@@ -130,7 +138,8 @@ std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> out;
   std::string word;
   for (const char c : std::string(text) + " ") {
-    if (std::isalpha(static_cast<unsigned char>(c)) || (static_cast<unsigned char>(c) & 0x80)) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (std::isalpha(static_cast<unsigned char>(c)) || (static_cast<unsigned char>(c) & 0x80))
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     else if (!word.empty()) out.push_back(std::move(word)), word.clear();
   }
   return out;
@@ -158,14 +167,19 @@ std::optional<std::string> country_of_region(std::string_view provider, std::str
     if (seller.find(s.provider) == 0 && seller.find("shadeform") == std::string::npos) {
       if (name == s.region) return std::string(s.country);
       // "GRA11", "fra1": the seller's site code with a number.
-      if (name.size() > s.region.size() && name.compare(0, s.region.size(), s.region) == 0 && std::isalpha(static_cast<unsigned char>(s.region.back())) &&
-          std::all_of(name.begin() + static_cast<std::ptrdiff_t>(s.region.size()), name.end(), [](unsigned char c) { return std::isdigit(c) || c == '-'; }))
+      if (name.size() > s.region.size() && name.compare(0, s.region.size(), s.region) == 0 &&
+          std::isalpha(static_cast<unsigned char>(s.region.back())) &&
+          std::all_of(name.begin() + static_cast<std::ptrdiff_t>(s.region.size()), name.end(),
+                      [](unsigned char c) { return std::isdigit(c) || c == '-'; }))
         return std::string(s.country);
     }
   const auto zone_less = [&] {  // "us-east-1d", "europe-west4-b" -> the region
     std::string r = name;
-    if (r.size() > 2 && std::isalpha(static_cast<unsigned char>(r.back())) && std::isdigit(static_cast<unsigned char>(r[r.size() - 2]))) r.pop_back();
-    if (r.size() > 2 && r[r.size() - 2] == '-' && std::isalpha(static_cast<unsigned char>(r.back()))) r.resize(r.size() - 2);
+    if (r.size() > 2 && std::isalpha(static_cast<unsigned char>(r.back())) &&
+        std::isdigit(static_cast<unsigned char>(r[r.size() - 2])))
+      r.pop_back();
+    if (r.size() > 2 && r[r.size() - 2] == '-' && std::isalpha(static_cast<unsigned char>(r.back())))
+      r.resize(r.size() - 2);
     return r;
   }();
   for (const auto& key : {name, zone_less}) {
@@ -180,14 +194,15 @@ std::optional<std::string> country_of_region(std::string_view provider, std::str
   // "France, FR": the code after the comma decides ("California, US").
   if (const size_t comma = name.rfind(','); comma != std::string::npos)
     if (auto c = find_country(name.substr(comma + 1))) return c;
-  // A country or a place spelled inside: "germanywestcentral", "NORWAY-1", "paris-france-1". The longest word decides ("romania" holds
-  // "oman"), and a country goes before a place.
+  // A country or a place spelled inside: "germanywestcentral", "NORWAY-1", "paris-france-1". The longest word decides
+  // ("romania" holds "oman"), and a country goes before a place.
   const auto spelled = [&](const auto& table, size_t least) {
     std::string best, code;
     for (const auto& [word, country] : table) {
       std::string w(word);
       w.erase(std::remove(w.begin(), w.end(), ' '), w.end());
-      if (w.size() >= least && w.size() > best.size() && packed.find(w) != std::string::npos) best = w, code = std::string(country);
+      if (w.size() >= least && w.size() > best.size() && packed.find(w) != std::string::npos)
+        best = w, code = std::string(country);
     }
     return std::pair(best.size(), code);
   };
@@ -196,10 +211,12 @@ std::optional<std::string> country_of_region(std::string_view provider, std::str
   if (country.first > 0) return country.second;
   const auto words = words_of(name);
   if (words.empty()) return std::nullopt;
-  // "EU-RO-1", "EUR-IS-1", "it-fr2", "fr-par-2", "us-central1", "ca-mtl-1", "CA": a code as a word of its own. A continent's prefix
-  // (eu, eur, ap, me, sa, af) is passed over.
-  static constexpr std::string_view kContinents[] = {"eu", "eur", "ap", "oc", "me", "sa", "af", "na", "as", "asia", "europe"};
-  const size_t first = std::find(std::begin(kContinents), std::end(kContinents), words[0]) != std::end(kContinents) ? 1 : 0;
+  // "EU-RO-1", "EUR-IS-1", "it-fr2", "fr-par-2", "us-central1", "ca-mtl-1", "CA": a code as a word of its own. A
+  // continent's prefix (eu, eur, ap, me, sa, af) is passed over.
+  static constexpr std::string_view kContinents[] = {"eu", "eur", "ap", "oc",   "me",    "sa",
+                                                     "af", "na",  "as", "asia", "europe"};
+  const size_t first =
+      std::find(std::begin(kContinents), std::end(kContinents), words[0]) != std::end(kContinents) ? 1 : 0;
   if (first < words.size() && words[first].size() == 2) {
     if (const auto code = find_country(words[first])) return code;
   }

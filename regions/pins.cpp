@@ -13,10 +13,13 @@
 namespace shardfit::regions {
 namespace {
 
-const char* const kKnown = "residency(EU|EEA|CH|DE), city(Berlin), provider(verda|nebius), sovereign, eu-sovereign, cert(C5>=2), seal>=3, evidence(listed|site|verified)";
+const char* const kKnown =
+    "residency(EU|EEA|CH|DE), city(Berlin), provider(verda|nebius), sovereign, eu-sovereign, cert(C5>=2), seal>=3, evidence(listed|site|verified)";
 
-Error bad_pin(const std::string& atom, const std::string& where, const std::string& why, const std::string& remedy = "") {
-  return {"bad_pin", where, "pin \"" + atom + "\" " + why, remedy.empty() ? std::string("known pins: ") + kKnown : remedy};
+Error bad_pin(const std::string& atom, const std::string& where, const std::string& why,
+              const std::string& remedy = "") {
+  return {"bad_pin", where, "pin \"" + atom + "\" " + why,
+          remedy.empty() ? std::string("known pins: ") + kKnown : remedy};
 }
 
 std::string number_text(double x) {
@@ -28,7 +31,8 @@ double level_of(const std::string& atom, std::string text, const std::string& wh
   if (text.compare(0, 4, "type") == 0) text = trim(text.substr(4));
   char* end = nullptr;
   const double v = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(v) || v < 0 || v > 1e6) throw bad_pin(atom, where, "has no level that can be read", "write it as cert(C5>=2) or seal>=3");
+  if (text.empty() || *end != '\0' || !std::isfinite(v) || v < 0 || v > 1e6)
+    throw bad_pin(atom, where, "has no level that can be read", "write it as cert(C5>=2) or seal>=3");
   return v;
 }
 
@@ -39,7 +43,8 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
   std::string name = to_lower(atom), argument;
   bool has_argument = false;
   if (const size_t open = atom.find('('); open != std::string::npos) {
-    if (atom.back() != ')' || atom.find('(', open + 1) != std::string::npos || atom.find(')') != atom.size() - 1) throw bad_pin(atom, where, "has unbalanced brackets");
+    if (atom.back() != ')' || atom.find('(', open + 1) != std::string::npos || atom.find(')') != atom.size() - 1)
+      throw bad_pin(atom, where, "has unbalanced brackets");
     name = to_lower(trim(atom.substr(0, open)));
     argument = trim(atom.substr(open + 1, atom.size() - open - 2));
     has_argument = true;
@@ -52,7 +57,8 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
     }
     return out;
   };
-  if (!has_argument && name.compare(0, 4, "seal") == 0 && name.find(">=") != std::string::npos && trim(name.substr(4, name.find(">=") - 4)).empty()) {
+  if (!has_argument && name.compare(0, 4, "seal") == 0 && name.find(">=") != std::string::npos &&
+      trim(name.substr(4, name.find(">=") - 4)).empty()) {
     a.kind = AtomKind::kSeal;
     a.least = level_of(atom, name.substr(name.find(">=") + 2), where);
     a.text = "seal>=" + number_text(*a.least);
@@ -66,7 +72,14 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
   static const std::vector<std::string> with_argument = {"residency", "city", "provider", "cert", "evidence"};
   if (!has_argument || std::find(with_argument.begin(), with_argument.end(), name) == with_argument.end()) {
     if (has_argument && name == "sovereign") throw bad_pin(atom, where, "takes no argument", "write sovereign");
-    if (!has_argument && std::find(with_argument.begin(), with_argument.end(), name) != with_argument.end()) throw bad_pin(atom, where, "needs an argument", "write " + name + (name == "cert" ? "(C5>=2)" : name == "evidence" ? "(site)" : name == "city" ? "(Berlin)" : name == "provider" ? "(verda)" : "(EU)"));
+    if (!has_argument && std::find(with_argument.begin(), with_argument.end(), name) != with_argument.end())
+      throw bad_pin(atom, where, "needs an argument",
+                    "write " + name +
+                        (name == "cert"       ? "(C5>=2)"
+                         : name == "evidence" ? "(site)"
+                         : name == "city"     ? "(Berlin)"
+                         : name == "provider" ? "(verda)"
+                                              : "(EU)"));
     std::vector<std::string> all = with_argument;
     all.insert(all.end(), {"sovereign", "eu-sovereign", "seal"});
     const auto near = nearest(name, all);
@@ -81,7 +94,9 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
       if (code == "UK") code = "GB";
       if (code != "EU" && code != "EEA" && !is_country(code)) {
         const auto meant = find_country(w);
-        throw bad_pin(atom, where, "names \"" + w + "\", which is no country", meant ? "write residency(" + *meant + ")" : "write EU, EEA or the two letters of ISO 3166, as DE");
+        throw bad_pin(
+            atom, where, "names \"" + w + "\", which is no country",
+            meant ? "write residency(" + *meant + ")" : "write EU, EEA or the two letters of ISO 3166, as DE");
       }
       a.words.push_back(code);
     }
@@ -104,7 +119,8 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
     a.evidence = Evidence::kVerified;
     for (const auto& w : words()) {
       const auto e = parse_evidence(w);
-      if (!e || *e == Evidence::kRecalled) throw bad_pin(atom, where, "names \"" + w + "\"", "evidence is listed, site or verified");
+      if (!e || *e == Evidence::kRecalled)
+        throw bad_pin(atom, where, "names \"" + w + "\"", "evidence is listed, site or verified");
       a.evidence = std::min(a.evidence, *e);
       a.words.push_back(to_string(*e));
     }
@@ -116,8 +132,9 @@ Atom parse_atom(const std::string& raw, const std::string& where) {
 // Lower case, without the marks of common Latin letters: "Zürich" = "zurich".
 std::string folded(std::string_view text) {
   static const std::pair<std::string_view, const char*> marks[] = {
-      {"ä", "a"}, {"ö", "o"}, {"ü", "u"}, {"Ä", "a"}, {"Ö", "o"}, {"Ü", "u"}, {"ß", "ss"}, {"é", "e"}, {"è", "e"}, {"ê", "e"}, {"á", "a"}, {"à", "a"},
-      {"â", "a"}, {"å", "a"}, {"Å", "a"}, {"ó", "o"}, {"ø", "o"}, {"Ø", "o"}, {"í", "i"}, {"ú", "u"}, {"ñ", "n"}, {"ç", "c"}, {"ł", "l"}, {"ń", "n"}, {"ś", "s"}, {"ż", "z"}};
+      {"ä", "a"}, {"ö", "o"}, {"ü", "u"}, {"Ä", "a"}, {"Ö", "o"}, {"Ü", "u"}, {"ß", "ss"}, {"é", "e"}, {"è", "e"},
+      {"ê", "e"}, {"á", "a"}, {"à", "a"}, {"â", "a"}, {"å", "a"}, {"Å", "a"}, {"ó", "o"},  {"ø", "o"}, {"Ø", "o"},
+      {"í", "i"}, {"ú", "u"}, {"ñ", "n"}, {"ç", "c"}, {"ł", "l"}, {"ń", "n"}, {"ś", "s"},  {"ż", "z"}};
   std::string out;
   for (size_t i = 0; i < text.size();) {
     bool hit = false;
@@ -141,8 +158,12 @@ std::string shown(const Json& value) {
   if (value.is_array()) {
     std::vector<std::string> parts;
     for (const auto& x : value) {
-      if (x.contains("scheme")) parts.push_back(x["scheme"].get<std::string>() + (x["level"].is_string() ? " " + x["level"].get<std::string>() : ""));
-      else parts.push_back(x["name"].get<std::string>() + " (" + (x["country"].is_string() ? x["country"].get<std::string>() : "country unknown") + ")");
+      if (x.contains("scheme"))
+        parts.push_back(x["scheme"].get<std::string>() +
+                        (x["level"].is_string() ? " " + x["level"].get<std::string>() : ""));
+      else
+        parts.push_back(x["name"].get<std::string>() + " (" +
+                        (x["country"].is_string() ? x["country"].get<std::string>() : "country unknown") + ")");
     }
     return join(parts, ", ");
   }
@@ -158,18 +179,23 @@ class Evaluation {
     switch (a.kind) {
       case AtomKind::kResidency: return residency(a);
       case AtomKind::kCity: {
-        const bool ok = record_->city && std::any_of(a.words.begin(), a.words.end(), [&](const auto& w) { return folded(w) == folded(*record_->city); });
+        const bool ok = record_->city && std::any_of(a.words.begin(), a.words.end(), [&](const auto& w) {
+                          return folded(w) == folded(*record_->city);
+                        });
         return field(a, "city", ok, record_->city ? "city is " + *record_->city : "city is unknown");
       }
       case AtomKind::kProvider: {
         const bool ok = std::find(a.words.begin(), a.words.end(), record_->provider) != a.words.end();
-        return field(a, "provider", ok, record_->provider.empty() ? "provider is unknown" : "provider is " + record_->provider);
+        return field(a, "provider", ok,
+                     record_->provider.empty() ? "provider is unknown" : "provider is " + record_->provider);
       }
       case AtomKind::kSovereign: return sovereign(a);
       case AtomKind::kCert: return cert(a);
       case AtomKind::kSeal: {
         const bool ok = record_->seal_level && *record_->seal_level >= *a.least;
-        return field(a, "seal_level", ok, record_->seal_level ? "seal_level is " + std::to_string(*record_->seal_level) : "seal_level is unknown");
+        return field(
+            a, "seal_level", ok,
+            record_->seal_level ? "seal_level is " + std::to_string(*record_->seal_level) : "seal_level is unknown");
       }
       case AtomKind::kEvidence: return;  // judged last, over the fields the others rest on
     }
@@ -219,10 +245,12 @@ class Evaluation {
   void residency(const Atom& a) {
     bool ok = false;
     for (const auto& w : a.words) {
-      if (record_->country) ok |= w == "EU" ? in_eu(*record_->country) : w == "EEA" ? in_eea(*record_->country) : w == *record_->country;
+      if (record_->country)
+        ok |= w == "EU" ? in_eu(*record_->country) : w == "EEA" ? in_eea(*record_->country) : w == *record_->country;
       else ok |= (w == "EU" && record_->in_eu.value_or(false)) || (w == "EEA" && record_->in_eea.value_or(false));
     }
-    if (record_->country || !ok) return field(a, "country", ok, record_->country ? "country is " + *record_->country : "country is unknown");
+    if (record_->country || !ok)
+      return field(a, "country", ok, record_->country ? "country is " + *record_->country : "country is unknown");
     field(a, record_->in_eu.value_or(false) ? "in_eu" : "in_eea", ok, "");
   }
 
@@ -230,7 +258,8 @@ class Evaluation {
     const auto& r = *record_;
     const auto law = [&](const char* name, const std::optional<std::string>& country, const char* what) {
       field(a, name, country && under_european_law(*country),
-            country ? std::string(what) + " is " + *country + ", outside EU, EEA and CH" : std::string(name) + " is unknown");
+            country ? std::string(what) + " is " + *country + ", outside EU, EEA and CH"
+                    : std::string(name) + " is unknown");
     };
     law("country", r.country, "country");
     law("operator_country", r.operator_country, "operator_country");
@@ -239,11 +268,13 @@ class Evaluation {
     if (r.parent_chain)
       for (const auto& p : *r.parent_chain)
         if (!p.country || !under_european_law(*p.country)) {
-          if (ok) why = "parent " + p.name + (p.country ? " is under the law of " + *p.country : " is under an unknown law");
+          if (ok)
+            why = "parent " + p.name + (p.country ? " is under the law of " + *p.country : " is under an unknown law");
           ok = false;
         }
     field(a, "parent_chain", ok, why);
-    field(a, "us_affiliate", r.us_affiliate == false, r.us_affiliate ? "an affiliate is under US law" : "us_affiliate is unknown");
+    field(a, "us_affiliate", r.us_affiliate == false,
+          r.us_affiliate ? "an affiliate is under US law" : "us_affiliate is unknown");
   }
 
   void cert(const Atom& a) {
@@ -275,10 +306,13 @@ std::vector<Atom> parse_pins(std::string_view text, const std::string& where) {
     const std::string t = trim(part);
     part.clear();
     if (t.empty()) return;
-    const std::vector<std::string> expanded = to_lower(t) == "eu-sovereign" ? std::vector<std::string>{"residency(EU|EEA|CH)", "sovereign"} : std::vector<std::string>{t};
+    const std::vector<std::string> expanded = to_lower(t) == "eu-sovereign"
+                                                  ? std::vector<std::string>{"residency(EU|EEA|CH)", "sovereign"}
+                                                  : std::vector<std::string>{t};
     for (const auto& e : expanded) {
       Atom a = parse_atom(e, where);
-      if (std::none_of(out.begin(), out.end(), [&](const Atom& o) { return o.text == a.text; })) out.push_back(std::move(a));
+      if (std::none_of(out.begin(), out.end(), [&](const Atom& o) { return o.text == a.text; }))
+        out.push_back(std::move(a));
     }
   };
   int depth = 0;  // what stands in brackets is a name: city(Brighton and Hove)
@@ -302,7 +336,8 @@ std::vector<Atom> parse_pins(const std::vector<std::string>& texts, const std::s
   std::vector<Atom> out;
   for (size_t i = 0; i < texts.size(); ++i)
     for (auto& a : parse_pins(texts[i], where + "/" + std::to_string(i)))
-      if (std::none_of(out.begin(), out.end(), [&](const Atom& o) { return o.text == a.text; })) out.push_back(std::move(a));
+      if (std::none_of(out.begin(), out.end(), [&](const Atom& o) { return o.text == a.text; }))
+        out.push_back(std::move(a));
   return out;
 }
 
@@ -314,7 +349,8 @@ PinResult evaluate(const std::vector<Atom>& pins, const Record* record, std::int
   return e.take();
 }
 
-PinResult check_location(std::string_view place, const std::vector<Atom>& pins, const Catalogue& catalogue, const std::string& where, std::int64_t now) {
+PinResult check_location(std::string_view place, const std::vector<Atom>& pins, const Catalogue& catalogue,
+                         const std::string& where, std::int64_t now) {
   PinResult result;
   const std::string name = trim(place);
   if (const Record* r = catalogue.find(name)) {
@@ -325,7 +361,8 @@ PinResult check_location(std::string_view place, const std::vector<Atom>& pins, 
     bare.country = *country;
     bare.evidence["country"] = {Evidence::kListed, "", ""};
     result = evaluate(pins, &bare, now);
-    if (!result.passes && result.rule.compare(0, 10, "residency(") != 0) result.reason += "; name a region (as verda/FIN-03) instead of a country";
+    if (!result.passes && result.rule.compare(0, 10, "residency(") != 0)
+      result.reason += "; name a region (as verda/FIN-03) instead of a country";
   } else {
     result = evaluate(pins, nullptr, now);
     if (!result.passes) result.reason = "\"" + name + "\" is neither a country nor a region of the catalogue";
@@ -338,10 +375,16 @@ nlohmann::ordered_json to_json(const PinResult& result) {
   nlohmann::ordered_json j{{"passes", result.passes}};
   auto& fields = j["fields"] = nlohmann::ordered_json::array();
   for (const auto& f : result.fields)
-    fields.push_back({{"name", f.name}, {"value", f.value == "unknown" ? nlohmann::ordered_json() : nlohmann::ordered_json(f.value)}, {"ok", f.ok}, {"evidence", f.evidence == Evidence::kNone ? nlohmann::ordered_json() : nlohmann::ordered_json(to_string(f.evidence))},
-                      {"as_of", f.as_of.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(f.as_of)}, {"rule", f.rule}});
+    fields.push_back({{"name", f.name},
+                      {"value", f.value == "unknown" ? nlohmann::ordered_json() : nlohmann::ordered_json(f.value)},
+                      {"ok", f.ok},
+                      {"evidence", f.evidence == Evidence::kNone ? nlohmann::ordered_json()
+                                                                 : nlohmann::ordered_json(to_string(f.evidence))},
+                      {"as_of", f.as_of.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(f.as_of)},
+                      {"rule", f.rule}});
   if (!result.passes) j["rule"] = result.rule, j["reason"] = result.reason;
-  j["weakest"] = result.weakest == Evidence::kNone ? nlohmann::ordered_json() : nlohmann::ordered_json(to_string(result.weakest));
+  j["weakest"] =
+      result.weakest == Evidence::kNone ? nlohmann::ordered_json() : nlohmann::ordered_json(to_string(result.weakest));
   return j;
 }
 

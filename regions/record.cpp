@@ -12,15 +12,18 @@
 namespace shardfit::regions {
 namespace {
 
+// clang-format off
 const std::vector<std::string> kFields = {
     "city", "country", "in_eu", "in_eea", "gdpr_adequate", "gdpr_adequacy_decision", "operator_legal_name", "operator_country", "parent_chain",
     "us_affiliate", "certifications", "seal_level", "staff_access", "key_control", "control_plane_country", "telemetry_country", "support_country",
     "data_egress_path", "subprocessors_url", "grid_gco2_kwh", "tariff_eur_kwh", "pue"};
+// clang-format on
 
 std::string country_code(const std::string& text, const std::string& where) {
   if (is_country(text)) return text;
   const auto meant = find_country(text);
-  throw Error("bad_country", where, "\"" + text + "\" is not a country code", meant ? "write \"" + *meant + "\"" : "write the two letters of ISO 3166, as \"DE\"");
+  throw Error("bad_country", where, "\"" + text + "\" is not a country code",
+              meant ? "write \"" + *meant + "\"" : "write the two letters of ISO 3166, as \"DE\"");
 }
 
 std::optional<std::string> country(ObjectReader& r, std::string_view key) {
@@ -30,7 +33,9 @@ std::optional<std::string> country(ObjectReader& r, std::string_view key) {
 }
 
 std::vector<Parent> parents(const Json& list, const std::string& where) {
-  if (!list.is_array()) throw Error("wrong_type", where, "a list of parents is needed, not " + brief(list), "write [] where there is none, null where it is unknown");
+  if (!list.is_array())
+    throw Error("wrong_type", where, "a list of parents is needed, not " + brief(list),
+                "write [] where there is none, null where it is unknown");
   std::vector<Parent> out;
   for (const auto& item : list) {
     ObjectReader r(item, where + "/" + std::to_string(out.size()));
@@ -54,7 +59,9 @@ std::vector<Certification> certifications(const Json& list, const std::string& w
     if (const Json* v = r.get("level")) c.level = v->is_number() ? v->dump() : r.string("level");
     c.scope = r.string("scope");
     c.valid_to = r.string("valid_to");
-    if (c.valid_to && !parse_time(*c.valid_to)) throw Error("bad_time", r.at("valid_to"), "date \"" + *c.valid_to + "\" cannot be read", "write it as 2027-06-30");
+    if (c.valid_to && !parse_time(*c.valid_to))
+      throw Error("bad_time", r.at("valid_to"), "date \"" + *c.valid_to + "\" cannot be read",
+                  "write it as 2027-06-30");
     c.evidence_url = r.string("evidence_url");
     r.finish();
     out.push_back(std::move(c));
@@ -106,7 +113,8 @@ void read_fields(Record& record, ObjectReader& r, const Json& object) {
   if (stated("checked_at")) {
     record.checked_at = r.string("checked_at");
     if (record.checked_at && !parse_time(*record.checked_at))
-      throw Error("bad_time", r.at("checked_at"), "date \"" + *record.checked_at + "\" cannot be read", "write it as 2026-08-22");
+      throw Error("bad_time", r.at("checked_at"), "date \"" + *record.checked_at + "\" cannot be read",
+                  "write it as 2026-08-22");
   }
   if (stated("checked_by")) record.checked_by = r.string("checked_by");
   if (stated("source")) record.source = r.string("source");
@@ -122,11 +130,13 @@ void read_verified(Record& record, ObjectReader& r) {
     const std::string where = r.at("verified") + "/" + field;
     if (std::find(kFields.begin(), kFields.end(), field) == kFields.end()) {
       const auto near = nearest(field, kFields);
-      throw Error("unknown_key", where, "unknown field \"" + field + "\"", near ? "did you mean \"" + *near + "\"?" : "");
+      throw Error("unknown_key", where, "unknown field \"" + field + "\"",
+                  near ? "did you mean \"" + *near + "\"?" : "");
     }
     ObjectReader d(document, where);
     FieldEvidence e{Evidence::kVerified, d.required_string("as_of"), d.required_string("url")};
-    if (!parse_time(e.as_of)) throw Error("bad_time", d.at("as_of"), "date \"" + e.as_of + "\" cannot be read", "write it as 2026-08-22");
+    if (!parse_time(e.as_of))
+      throw Error("bad_time", d.at("as_of"), "date \"" + e.as_of + "\" cannot be read", "write it as 2026-08-22");
     d.finish();
     if (!field_value(record, field).is_null()) record.evidence[field] = e;
   }
@@ -135,9 +145,13 @@ void read_verified(Record& record, ObjectReader& r) {
 void check(const Record& record, const std::string& where) {
   if (!record.country) return;
   if (record.in_eu && *record.in_eu != in_eu(*record.country))
-    throw Error("contradiction", where + "/in_eu", std::string(*record.in_eu ? "true" : "false") + " contradicts country " + *record.country, "correct one of them, or leave in_eu out");
+    throw Error("contradiction", where + "/in_eu",
+                std::string(*record.in_eu ? "true" : "false") + " contradicts country " + *record.country,
+                "correct one of them, or leave in_eu out");
   if (record.in_eea && *record.in_eea != in_eea(*record.country))
-    throw Error("contradiction", where + "/in_eea", std::string(*record.in_eea ? "true" : "false") + " contradicts country " + *record.country, "correct one of them, or leave in_eea out");
+    throw Error("contradiction", where + "/in_eea",
+                std::string(*record.in_eea ? "true" : "false") + " contradicts country " + *record.country,
+                "correct one of them, or leave in_eea out");
 }
 
 }  // namespace
@@ -177,13 +191,15 @@ Record parse_record(const nlohmann::json& object, const std::string& where) {
   record.id = r.required_string("id");
   const size_t slash = record.id.find('/');
   record.provider = r.string("provider").value_or(record.id.substr(0, slash));
-  record.provider_region = r.string("provider_region").value_or(slash == std::string::npos ? "" : record.id.substr(slash + 1));
+  record.provider_region =
+      r.string("provider_region").value_or(slash == std::string::npos ? "" : record.id.substr(slash + 1));
   read_fields(record, r, object);
   record.recalled = r.strings("recalled").value_or(std::vector<std::string>{});
   for (const auto& field : kFields) {
     if (field_value(record, field).is_null()) continue;
     const bool recalled = std::find(record.recalled.begin(), record.recalled.end(), field) != record.recalled.end();
-    record.evidence[field] = {recalled ? Evidence::kRecalled : Evidence::kListed, recalled ? "" : record.checked_at.value_or(""), ""};
+    record.evidence[field] = {recalled ? Evidence::kRecalled : Evidence::kListed,
+                              recalled ? "" : record.checked_at.value_or(""), ""};
   }
   read_verified(record, r);
   r.finish();
@@ -209,7 +225,8 @@ void apply_override(Record& record, const nlohmann::json& object, const std::str
   }
   for (const auto& field : r.strings("recalled").value_or(std::vector<std::string>{})) {
     record.recalled.push_back(field);
-    if (const auto it = record.evidence.find(field); it != record.evidence.end()) it->second = {Evidence::kRecalled, "", ""};
+    if (const auto it = record.evidence.find(field); it != record.evidence.end())
+      it->second = {Evidence::kRecalled, "", ""};
   }
   read_verified(record, r);
   r.finish();
@@ -221,8 +238,10 @@ nlohmann::json field_value(const Record& record, std::string_view field) {
   if (field == "provider") return record.provider;
   if (field == "city") return value(record.city);
   if (field == "country") return value(record.country);
-  if (field == "in_eu") return record.in_eu ? Json(*record.in_eu) : record.country ? Json(in_eu(*record.country)) : Json();
-  if (field == "in_eea") return record.in_eea ? Json(*record.in_eea) : record.country ? Json(in_eea(*record.country)) : Json();
+  if (field == "in_eu")
+    return record.in_eu ? Json(*record.in_eu) : record.country ? Json(in_eu(*record.country)) : Json();
+  if (field == "in_eea")
+    return record.in_eea ? Json(*record.in_eea) : record.country ? Json(in_eea(*record.country)) : Json();
   if (field == "gdpr_adequate") return value(record.gdpr_adequate);
   if (field == "gdpr_adequacy_decision") return value(record.gdpr_adequacy_decision);
   if (field == "operator_legal_name") return value(record.operator_legal_name);
@@ -241,20 +260,26 @@ nlohmann::json field_value(const Record& record, std::string_view field) {
   if (field == "pue") return value(record.pue);
   if (field == "parent_chain" && record.parent_chain) {
     Json list = Json::array();
-    for (const auto& p : *record.parent_chain) list.push_back({{"name", p.name}, {"country", value(p.country)}, {"share", value(p.share)}});
+    for (const auto& p : *record.parent_chain)
+      list.push_back({{"name", p.name}, {"country", value(p.country)}, {"share", value(p.share)}});
     return list;
   }
   if (field == "certifications" && record.certifications) {
     Json list = Json::array();
     for (const auto& c : *record.certifications)
-      list.push_back({{"scheme", c.scheme}, {"level", value(c.level)}, {"scope", value(c.scope)}, {"valid_to", value(c.valid_to)}, {"evidence_url", value(c.evidence_url)}});
+      list.push_back({{"scheme", c.scheme},
+                      {"level", value(c.level)},
+                      {"scope", value(c.scope)},
+                      {"valid_to", value(c.valid_to)},
+                      {"evidence_url", value(c.evidence_url)}});
     return list;
   }
   return nullptr;
 }
 
 nlohmann::ordered_json to_json(const Record& record) {
-  nlohmann::ordered_json j{{"id", record.id}, {"provider", record.provider}, {"provider_region", record.provider_region}};
+  nlohmann::ordered_json j{
+      {"id", record.id}, {"provider", record.provider}, {"provider_region", record.provider_region}};
   for (const auto& field : kFields) j[field] = field_value(record, field);
   j["checked_at"] = record.checked_at ? Json(*record.checked_at) : Json();
   j["checked_by"] = record.checked_by ? Json(*record.checked_by) : Json();
@@ -262,7 +287,8 @@ nlohmann::ordered_json to_json(const Record& record) {
   nlohmann::ordered_json evidence = nlohmann::ordered_json::object();
   for (const auto& field : kFields)
     if (const auto e = record.evidence_of(field); e.evidence != Evidence::kNone) {
-      auto& x = evidence[field] = {{"evidence", to_string(e.evidence)}, {"as_of", e.as_of.empty() ? Json() : Json(e.as_of)}};
+      auto& x =
+          evidence[field] = {{"evidence", to_string(e.evidence)}, {"as_of", e.as_of.empty() ? Json() : Json(e.as_of)}};
       if (!e.url.empty()) x["url"] = e.url;
     }
   j["evidence"] = evidence;

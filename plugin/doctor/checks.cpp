@@ -25,9 +25,15 @@ using Findings = std::vector<Finding>;
 
 namespace {
 
-void good(Findings& f, const char* check, std::string message) { f.push_back({check, Level::kGood, std::move(message), ""}); }
-void warn(Findings& f, const char* check, std::string message, std::string remedy) { f.push_back({check, Level::kWarning, std::move(message), std::move(remedy)}); }
-void bad(Findings& f, const char* check, std::string message, std::string remedy) { f.push_back({check, Level::kBad, std::move(message), std::move(remedy)}); }
+void good(Findings& f, const char* check, std::string message) {
+  f.push_back({check, Level::kGood, std::move(message), ""});
+}
+void warn(Findings& f, const char* check, std::string message, std::string remedy) {
+  f.push_back({check, Level::kWarning, std::move(message), std::move(remedy)});
+}
+void bad(Findings& f, const char* check, std::string message, std::string remedy) {
+  f.push_back({check, Level::kBad, std::move(message), std::move(remedy)});
+}
 
 bool exists(const std::string& path) {
   std::error_code failed;
@@ -70,7 +76,8 @@ std::string built_for(const std::string& so) {
   void* handle = ::dlopen(so.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!handle) return "";
   std::string out;
-  if (const auto* version = static_cast<const unsigned*>(::dlsym(handle, "plugin_version"))) out = fmt::format("{:02d}.{:02d}", *version >> 16 & 0xff, *version >> 8 & 0xff);
+  if (const auto* version = static_cast<const unsigned*>(::dlsym(handle, "plugin_version")))
+    out = fmt::format("{:02d}.{:02d}", *version >> 16 & 0xff, *version >> 8 & 0xff);
   ::dlclose(handle);
   return out;
 }
@@ -78,7 +85,9 @@ std::string built_for(const std::string& so) {
 void check_cli_filter(Findings& f, std::map<std::string, std::string>& config, const std::string& so) {
   const auto filters = split(config["CliFilterPlugins"], ',');
   if (std::find(filters.begin(), filters.end(), "shardfit") == filters.end()) {
-    bad(f, "cli_filter", "CliFilterPlugins = " + (config["CliFilterPlugins"].empty() ? "(null)" : config["CliFilterPlugins"]) + " does not name shardfit: sbatch --hw is refused",
+    bad(f, "cli_filter",
+        "CliFilterPlugins = " + (config["CliFilterPlugins"].empty() ? "(null)" : config["CliFilterPlugins"]) +
+            " does not name shardfit: sbatch --hw is refused",
         "add CliFilterPlugins=shardfit to slurm.conf");
     return;
   }
@@ -87,18 +96,22 @@ void check_cli_filter(Findings& f, std::map<std::string, std::string>& config, c
     if (!exists(file)) continue;
     std::error_code failed;
     if (!so.empty() && !fs::equivalent(file, so, failed)) {
-      bad(f, "cli_filter", file + " is another file than " + so + ": the two halves do not meet", "make it a link to the one that plugstack.conf names");
+      bad(f, "cli_filter", file + " is another file than " + so + ": the two halves do not meet",
+          "make it a link to the one that plugstack.conf names");
     } else {
       good(f, "cli_filter", file);
     }
     return;
   }
-  bad(f, "cli_filter", "cli_filter_shardfit.so is in no folder of PluginDir = " + config["PluginDir"] + ": Slurm refuses every submission",
+  bad(f, "cli_filter",
+      "cli_filter_shardfit.so is in no folder of PluginDir = " + config["PluginDir"] +
+          ": Slurm refuses every submission",
       "link it to spank_shardfit.so in one of them, or extend PluginDir");
 }
 
 // A Lua file beside slurm.conf that must call ours.
-void check_lua(Findings& f, const char* check, const std::string& folder, const char* name, const std::string& what_without) {
+void check_lua(Findings& f, const char* check, const std::string& folder, const char* name,
+               const std::string& what_without) {
   const auto file = folder + "/" + name;
   if (!exists(file)) {
     warn(f, check, file + " is not on this machine", "run shardfit doctor where slurmctld runs");
@@ -106,7 +119,9 @@ void check_lua(Findings& f, const char* check, const std::string& folder, const 
   }
   try {
     if (to_lower(read_file(file, 1 << 20)).find("shardfit") == std::string::npos) {
-      bad(f, check, file + " does not call shardfit: " + what_without, std::string("add the lines at the head of ") + (std::string(name) == "jobcomp.lua" ? "jobcomp.lua" : "shardfit_policy.lua"));
+      bad(f, check, file + " does not call shardfit: " + what_without,
+          std::string("add the lines at the head of ") +
+              (std::string(name) == "jobcomp.lua" ? "jobcomp.lua" : "shardfit_policy.lua"));
       return;
     }
     good(f, check, file);
@@ -121,26 +136,34 @@ void check_controller(Findings& f, std::map<std::string, std::string>& config, c
   const auto submit = split(config["JobSubmitPlugins"], ',');
   const auto lua = std::find(submit.begin(), submit.end(), "lua");
   if (lua == submit.end()) {
-    bad(f, "job_submit", "JobSubmitPlugins = " + config["JobSubmitPlugins"] + " does not name lua: pins are not enforced", "add JobSubmitPlugins=lua to slurm.conf");
+    bad(f, "job_submit",
+        "JobSubmitPlugins = " + config["JobSubmitPlugins"] + " does not name lua: pins are not enforced",
+        "add JobSubmitPlugins=lua to slurm.conf");
   } else {
     if (std::find(lua, submit.end(), "all_partitions") != submit.end()) {
-      bad(f, "job_submit", "all_partitions comes after lua in JobSubmitPlugins: it adds partitions that were not checked", "name it before lua");
+      bad(f, "job_submit",
+          "all_partitions comes after lua in JobSubmitPlugins: it adds partitions that were not checked",
+          "name it before lua");
     }
     check_lua(f, "job_submit", folder, "job_submit.lua", "pins are not enforced");
   }
   if (config["JobCompType"] != "jobcomp/lua") {
-    warn(f, "jobcomp", "JobCompType = " + config["JobCompType"] + ": nothing is written to the spool", "set JobCompType=jobcomp/lua, or import by shardfit ledger import --sacct");
+    warn(f, "jobcomp", "JobCompType = " + config["JobCompType"] + ": nothing is written to the spool",
+         "set JobCompType=jobcomp/lua, or import by shardfit ledger import --sacct");
   } else {
     check_lua(f, "jobcomp", folder, "jobcomp.lua", "nothing is written to the spool");
     const auto spool = site ? fs::path(site->spool).parent_path().string() : "";
-    if (site && !exists(spool)) bad(f, "jobcomp", "the spool's folder " + spool + " does not exist", "make it, writable for SlurmUser (" + config["SlurmUser"] + ")");
+    if (site && !exists(spool))
+      bad(f, "jobcomp", "the spool's folder " + spool + " does not exist",
+          "make it, writable for SlurmUser (" + config["SlurmUser"] + ")");
   }
 }
 
 void check_policy(Findings& f, const pricing::Site& site) {
   try {
     const auto catalogue = regions::Catalogue::load(site.regions_dir);
-    for (const auto& w : policy::policy_warnings(site, catalogue)) warn(f, "policy", w, "mend the site file or its regions");
+    for (const auto& w : policy::policy_warnings(site, catalogue))
+      warn(f, "policy", w, "mend the site file or its regions");
     const auto file = policy::tables_file(site);
     if (!exists(file)) {
       bad(f, "policy", file + " does not exist: job_submit refuses every job", "run shardfit policy publish");
@@ -160,10 +183,15 @@ void check_partitions(Findings& f, const pricing::Site& site) {
     std::set<std::string> of_slurm;
     for (const auto& p : inventory.partitions) {
       of_slurm.insert(p.name);
-      if (!site.partitions.count(p.name)) warn(f, "partitions", "the site file does not describe partition " + p.name + ": it is never chosen, and jobs with pins are refused there", "add it");
+      if (!site.partitions.count(p.name))
+        warn(f, "partitions",
+             "the site file does not describe partition " + p.name +
+                 ": it is never chosen, and jobs with pins are refused there",
+             "add it");
     }
     for (const auto& [name, p] : site.partitions) {
-      if (!of_slurm.count(name)) warn(f, "partitions", "the site file describes partition " + name + ", which Slurm does not have", "remove it");
+      if (!of_slurm.count(name))
+        warn(f, "partitions", "the site file describes partition " + name + ", which Slurm does not have", "remove it");
     }
     good(f, "partitions", fmt::format("{} partitions, {} nodes", inventory.partitions.size(), inventory.nodes.size()));
   } catch (const Error& e) {
@@ -196,14 +224,17 @@ Findings check_plugstack(const std::string& text, const std::string& file, const
     }
     const auto& so = words[1];
     if (so[0] == '/' && !exists(so)) {
-      bad(f, "plugstack", so + " does not exist" + (words[0] == "required" ? ": sbatch and slurmd refuse to start" : ""), "install it, or mend the line in " + file);
+      bad(f, "plugstack",
+          so + " does not exist" + (words[0] == "required" ? ": sbatch and slurmd refuse to start" : ""),
+          "install it, or mend the line in " + file);
       continue;
     }
     const auto version = so[0] == '/' ? built_for(so) : "";
     if (so[0] == '/' && version.empty()) {
       bad(f, "plugstack", so + " cannot be loaded", "build it again on this system");
     } else if (!version.empty() && !slurm_version.empty() && slurm_version.rfind(version, 0) != 0) {
-      bad(f, "plugstack", so + " is built for Slurm " + version + ", this is " + slurm_version, "build it again with this release's libslurm-dev");
+      bad(f, "plugstack", so + " is built for Slurm " + version + ", this is " + slurm_version,
+          "build it again with this release's libslurm-dev");
     } else {
       good(f, "plugstack", so + (version.empty() ? "" : " for Slurm " + version));
     }
@@ -211,16 +242,21 @@ Findings check_plugstack(const std::string& text, const std::string& file, const
     std::vector<char*> arguments;
     for (auto& word : rest) arguments.push_back(word.data());
     const auto settings = spank::parse_settings(static_cast<int>(arguments.size()), arguments.data());
-    if (!settings.unknown.empty()) bad(f, "plugstack", "\"" + settings.unknown + "\" is not understood", "known are shardfit=PATH conf=PATH timeout=SECONDS");
+    if (!settings.unknown.empty())
+      bad(f, "plugstack", "\"" + settings.unknown + "\" is not understood",
+          "known are shardfit=PATH conf=PATH timeout=SECONDS");
     std::string looked;
     const auto program = spank::find_shardfit(settings, so, looked);
     if (program.empty()) {
-      bad(f, "plugstack", "the plugin finds no program shardfit (" + looked + ")", "name it by shardfit=PATH in " + file);
+      bad(f, "plugstack", "the plugin finds no program shardfit (" + looked + ")",
+          "name it by shardfit=PATH in " + file);
     } else {
       good(f, "plugstack", "decisions by " + program + ", site file " + spank::site_file(settings));
     }
   }
-  if (lines == 0) bad(f, "plugstack", file + " does not load spank_shardfit.so: sbatch knows no --hw", "add: required PATH/spank_shardfit.so");
+  if (lines == 0)
+    bad(f, "plugstack", file + " does not load spank_shardfit.so: sbatch knows no --hw",
+        "add: required PATH/spank_shardfit.so");
   return f;
 }
 
@@ -237,31 +273,39 @@ Findings examine() {
   } catch (const Error& e) {
     bad(f, "site", e.what(), e.remedy);
   }
-  if (site && site->cluster.empty() && !site->file.empty()) warn(f, "site", "the site file names no cluster", "set \"cluster\" to Slurm's ClusterName");
+  if (site && site->cluster.empty() && !site->file.empty())
+    warn(f, "site", "the site file names no cluster", "set \"cluster\" to Slurm's ClusterName");
 
   if (const char* named = std::getenv("SLURM_CONF"); named && *named && ::access(named, R_OK) != 0) {
-    bad(f, "slurm", std::string("SLURM_CONF names ") + named + ", which cannot be read", "unset it, or name the cluster's slurm.conf");
+    bad(f, "slurm", std::string("SLURM_CONF names ") + named + ", which cannot be read",
+        "unset it, or name the cluster's slurm.conf");
     return f;
   }
   const auto asked = spank::run_child({"/usr/bin/env", "scontrol", "show", "config"}, {}, 10);
   auto config = parse_config(asked.out);
   if (asked.end != spank::ChildResult::End::kExited || asked.status != 0 || config.empty()) {
-    const auto why = asked.end == spank::ChildResult::End::kTimedOut ? "scontrol did not answer within 10 s" : "scontrol show config failed: " + trim(asked.err).substr(0, 200);
+    const auto why = asked.end == spank::ChildResult::End::kTimedOut
+                         ? "scontrol did not answer within 10 s"
+                         : "scontrol show config failed: " + trim(asked.err).substr(0, 200);
     bad(f, "slurm", why, "run shardfit doctor where Slurm's commands reach slurmctld");
     return f;
   }
   good(f, "slurm", "version " + config["SLURM_VERSION"] + ", cluster " + config["ClusterName"]);
   if (site && !site->cluster.empty() && site->cluster != config["ClusterName"]) {
-    warn(f, "site", "the site file's cluster is " + site->cluster + ", Slurm's is " + config["ClusterName"], "use one name: the ledger tells attempts apart by it");
+    warn(f, "site", "the site file's cluster is " + site->cluster + ", Slurm's is " + config["ClusterName"],
+         "use one name: the ledger tells attempts apart by it");
   }
   std::string so;
-  const auto plugstack = config["PlugStackConfig"].empty() ? (fs::path(config["SLURM_CONF"]).parent_path() / "plugstack.conf").string() : config["PlugStackConfig"];
+  const auto plugstack = config["PlugStackConfig"].empty()
+                             ? (fs::path(config["SLURM_CONF"]).parent_path() / "plugstack.conf").string()
+                             : config["PlugStackConfig"];
   try {
     const auto text = read_plugstack(plugstack);
     for (auto& finding : check_plugstack(text, plugstack, config["SLURM_VERSION"])) f.push_back(std::move(finding));
     for (const auto& line : split(text, '\n')) {
       const auto words = words_of(line);
-      if (words.size() >= 2 && words[0][0] != '#' && words[1].find("spank_shardfit.so") != std::string::npos) so = words[1];
+      if (words.size() >= 2 && words[0][0] != '#' && words[1].find("spank_shardfit.so") != std::string::npos)
+        so = words[1];
     }
   } catch (const Error& e) {
     bad(f, "plugstack", e.what(), "write it; see docs/slurm.md");

@@ -1,4 +1,5 @@
-// Keys and meanings: DeepSpeed's configuration page (deepspeed.ai/docs/config-json) and deepspeed/runtime/zero/config.py.
+// Keys and meanings: DeepSpeed's configuration page (deepspeed.ai/docs/config-json) and
+// deepspeed/runtime/zero/config.py.
 #include <algorithm>
 #include <cmath>
 
@@ -23,7 +24,9 @@ OrderedJson offload(Place place, const job::Offload& o) {
   return j;
 }
 
-std::int64_t elements(std::int64_t bytes, double each) { return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(static_cast<double>(bytes) / each))); }
+std::int64_t elements(std::int64_t bytes, double each) {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(static_cast<double>(bytes) / each)));
+}
 
 OrderedJson zero(const job::Plan& plan, const Formats& formats) {
   OrderedJson z;
@@ -34,13 +37,16 @@ OrderedJson zero(const job::Plan& plan, const Formats& formats) {
   z["overlap_comm"] = stage == 3;  // DeepSpeed's own defaults
   const auto& s = plan.schedule;
   if (s.reduce_bucket_bytes) z["reduce_bucket_size"] = elements(*s.reduce_bucket_bytes, formats.gradient_bytes);
-  if (s.gather_bucket_bytes && stage < 3) z["allgather_bucket_size"] = elements(*s.gather_bucket_bytes, formats.compute_bytes);
+  if (s.gather_bucket_bytes && stage < 3)
+    z["allgather_bucket_size"] = elements(*s.gather_bucket_bytes, formats.compute_bytes);
   if (stage == 3) {
     if (s.prefetch_bytes) z["stage3_prefetch_bucket_size"] = elements(*s.prefetch_bytes, formats.compute_bytes);
     if (s.keep_resident_below) z["stage3_param_persistence_threshold"] = *s.keep_resident_below;
     z["stage3_gather_16bit_weights_on_model_save"] = true;
-    if (plan.sharding.reshard_after_forward == job::Sharding::Reshard::kOver && plan.sharding.reshard_over > 1) z["zero_hpz_partition_size"] = plan.sharding.reshard_over;
-    if (plan.sharding.replicate_degree > 1) z["mics_shard_size"] = plan.sharding.shard_degree;  // deepspeed.zero.MiCS_Init
+    if (plan.sharding.reshard_after_forward == job::Sharding::Reshard::kOver && plan.sharding.reshard_over > 1)
+      z["zero_hpz_partition_size"] = plan.sharding.reshard_over;
+    if (plan.sharding.replicate_degree > 1)
+      z["mics_shard_size"] = plan.sharding.shard_degree;  // deepspeed.zero.MiCS_Init
   }
   const auto& o = plan.offload;
   if (o.optimizer != Place::kNone) {
@@ -54,7 +60,11 @@ OrderedJson zero(const job::Plan& plan, const Formats& formats) {
 // nullptr where DeepSpeed has no optimizer of that kind: the script brings its own.
 OrderedJson optimizer(const job::Job& job) {
   const auto& name = job.optimizer.name;
-  const char* type = name == "adamw" ? "AdamW" : name == "adam" ? "Adam" : name == "lion" ? "Lion" : name == "muon" ? "Muon" : nullptr;
+  const char* type = name == "adamw"  ? "AdamW"
+                     : name == "adam" ? "Adam"
+                     : name == "lion" ? "Lion"
+                     : name == "muon" ? "Muon"
+                                      : nullptr;
   if (!type) return nullptr;
   const auto& t = job.train;
   OrderedJson params;
@@ -62,7 +72,10 @@ OrderedJson optimizer(const job::Job& job) {
     params = {{"lr", "auto"}, {"betas", "auto"}, {"eps", "auto"}, {"weight_decay", "auto"}};
     if (name == "lion" || name == "muon") params.erase("eps");
   } else {
-    params = {{"lr", t.learning_rate}, {"betas", {t.adam_beta1, t.adam_beta2}}, {"eps", t.adam_epsilon}, {"weight_decay", t.weight_decay}};
+    params = {{"lr", t.learning_rate},
+              {"betas", {t.adam_beta1, t.adam_beta2}},
+              {"eps", t.adam_epsilon},
+              {"weight_decay", t.weight_decay}};
     if (name == "lion" || name == "muon") params.erase("eps");
   }
   return {{"type", type}, {"params", params}};
@@ -96,7 +109,8 @@ std::string deepspeed_json(const job::Job& job, const job::Plan& plan) {
   } else if (formats.compute == job::DType::kFp16) {
     j["fp16"] = {{"enabled", true}, {"loss_scale", 0}, {"initial_scale_power", 16}};
   }
-  if (job.precision.gradients) j["data_types"]["grad_accum_dtype"] = std::string(job::name_of(*job.precision.gradients));
+  if (job.precision.gradients)
+    j["data_types"]["grad_accum_dtype"] = std::string(job::name_of(*job.precision.gradients));
   if (job.precision.reduce) j["communication_data_type"] = std::string(job::name_of(*job.precision.reduce));
   j["zero_optimization"] = zero(plan, formats);
   auto opt = optimizer(job);
@@ -105,7 +119,8 @@ std::string deepspeed_json(const job::Job& job, const job::Plan& plan) {
   } else {
     j["zero_allow_untested_optimizer"] = true;
   }
-  if (plan.offload.activations == Place::kCpu) j["activation_checkpointing"] = {{"partition_activations", false}, {"cpu_checkpointing", true}};
+  if (plan.offload.activations == Place::kCpu)
+    j["activation_checkpointing"] = {{"partition_activations", false}, {"cpu_checkpointing", true}};
   if (plan.tensor_parallel > 1) j["tensor_parallel"]["autotp_size"] = plan.tensor_parallel;
   if (plan.deepspeed.is_object()) merge(j, plan.deepspeed);
   return j.dump(2) + "\n";

@@ -16,11 +16,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// True when `folder` holds exactly these files afterwards. It appears at once with all of them, by rename; an existing one is compared.
+// True when `folder` holds exactly these files afterwards. It appears at once with all of them, by rename; an existing
+// one is compared.
 bool publish(const fs::path& folder, const std::vector<std::pair<const char*, std::string>>& contents) {
   std::error_code failed;
   if (!fs::exists(folder, failed)) {
-    const fs::path draft = folder.parent_path() / (".draft-" + folder.filename().string() + "-" + std::to_string(::getpid()));
+    const fs::path draft =
+        folder.parent_path() / (".draft-" + folder.filename().string() + "-" + std::to_string(::getpid()));
     fs::create_directories(draft, failed);
     if (failed) {
       throw Error("file_unwritable", "", draft.parent_path().string() + " cannot be written: " + failed.message(),
@@ -31,7 +33,8 @@ bool publish(const fs::path& folder, const std::vector<std::pair<const char*, st
       file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
       if (!file.flush()) {
         fs::remove_all(draft, failed);
-        throw Error("file_unwritable", "", (draft / name).string() + " cannot be written", "is the disk full?", kExitFailed);
+        throw Error("file_unwritable", "", (draft / name).string() + " cannot be written", "is the disk full?",
+                    kExitFailed);
       }
     }
     fs::rename(draft, folder, failed);
@@ -49,11 +52,13 @@ bool publish(const fs::path& folder, const std::vector<std::pair<const char*, st
 
 }  // namespace
 
-Files write_files(const job::Job& job, const job::Plan& plan, const std::string& decision_json, const std::string& work_dir, const std::string& plan_dir) {
+Files write_files(const job::Job& job, const job::Plan& plan, const std::string& decision_json,
+                  const std::string& work_dir, const std::string& plan_dir) {
   // The job file lies elsewhere from now on: its paths must not depend on where it is read.
   auto job_object = job::to_json(job);
   const auto absolute = [&](OrderedJson& value) {
-    if (value.is_string() && !value.get<std::string>().empty()) value = fs::absolute(job.resolve(value.get<std::string>())).lexically_normal().string();
+    if (value.is_string() && !value.get<std::string>().empty())
+      value = fs::absolute(job.resolve(value.get<std::string>())).lexically_normal().string();
   };
   if (job_object.contains("model")) absolute(job_object["model"]);
   if (job_object.contains("data") && job_object["data"].is_object()) {
@@ -68,7 +73,8 @@ Files write_files(const job::Job& job, const job::Plan& plan, const std::string&
     }
   }
   std::string output = job.output;
-  if (output.empty() && !job.file.empty()) output = fs::path(job.file).stem().string();  // the default: a folder named after the job beside its file
+  if (output.empty() && !job.file.empty())
+    output = fs::path(job.file).stem().string();  // the default: a folder named after the job beside its file
   if (!output.empty()) job_object["output"] = fs::absolute(job.resolve(output)).lexically_normal().string();
 
   // plan.json holds exactly the bytes that its digest is of: `sha256sum plan.json` gives SHARDFIT_PLAN_SHA256.
@@ -87,19 +93,25 @@ Files write_files(const job::Job& job, const job::Plan& plan, const std::string&
   Files files;
   files.plan_sha256 = sha256_hex(plan_text);
   const fs::path root = plan_dir.empty() ? fs::absolute(work_dir) / ".shardfit" : fs::path(plan_dir);
-  // The plan names the folder; another job that runs by the same plan has a folder of its own, since a folder never changes.
+  // The plan names the folder; another job that runs by the same plan has a folder of its own, since a folder never
+  // changes.
   fs::path folder = (root / files.plan_sha256).lexically_normal();
   if (!publish(folder, contents)) {
     folder = (root / (files.plan_sha256 + "-" + sha256_hex(all).substr(0, 12))).lexically_normal();
     if (!publish(folder, contents)) {
-      throw Error("file_changed", "", folder.string() + " exists with other contents", "remove it: nothing but shardfit should write there", kExitFailed);
+      throw Error("file_changed", "", folder.string() + " exists with other contents",
+                  "remove it: nothing but shardfit should write there", kExitFailed);
     }
   }
   files.folder = folder.string();
   const auto path = [&](const char* file) { return (folder / file).string(); };
-  files.environment = {{"SHARDFIT_PLAN", path("plan.json")}, {"SHARDFIT_JOB", path("job.json")}, {"SHARDFIT_DEEPSPEED_CONFIG", path("deepspeed.json")},
-                       {"SHARDFIT_FSDP_CONFIG", path("accelerate_fsdp.yaml")}, {"SHARDFIT_TORCHTITAN_ARGS", path("torchtitan.args")},
-                       {"SHARDFIT_DECISION", path("decision.json")}, {"SHARDFIT_PLAN_SHA256", files.plan_sha256}};
+  files.environment = {{"SHARDFIT_PLAN", path("plan.json")},
+                       {"SHARDFIT_JOB", path("job.json")},
+                       {"SHARDFIT_DEEPSPEED_CONFIG", path("deepspeed.json")},
+                       {"SHARDFIT_FSDP_CONFIG", path("accelerate_fsdp.yaml")},
+                       {"SHARDFIT_TORCHTITAN_ARGS", path("torchtitan.args")},
+                       {"SHARDFIT_DECISION", path("decision.json")},
+                       {"SHARDFIT_PLAN_SHA256", files.plan_sha256}};
   return files;
 }
 

@@ -20,9 +20,14 @@ std::vector<Setting> settings(const job::Job& job, const job::Plan& plan) {
   using Reshard = job::Sharding::Reshard;
   const auto formats = formats_of(job.precision);
   std::vector<Setting> s;
-  const auto number = [&](const char* section, const char* key, std::int64_t n) { s.push_back({section, key, std::to_string(n)}); };
-  const auto text = [&](const char* section, const char* key, std::string value) { s.push_back({section, key, std::move(value), Setting::kText}); };
-  number("training", "local_batch_size", plan.pipeline.degree > 1 ? plan.micro_batch * plan.gradient_accumulation : plan.micro_batch);
+  const auto number = [&](const char* section, const char* key, std::int64_t n) {
+    s.push_back({section, key, std::to_string(n)});
+  };
+  const auto text = [&](const char* section, const char* key, std::string value) {
+    s.push_back({section, key, std::move(value), Setting::kText});
+  };
+  number("training", "local_batch_size",
+         plan.pipeline.degree > 1 ? plan.micro_batch * plan.gradient_accumulation : plan.micro_batch);
   number("training", "global_batch_size", plan.micro_batch * plan.gradient_accumulation * plan.data_parallel());
   if (job.sequence_length > 0) number("training", "seq_len", job.sequence_length);
   if (job.duration_steps) number("training", "steps", *job.duration_steps);
@@ -30,18 +35,26 @@ std::vector<Setting> settings(const job::Job& job, const job::Plan& plan) {
   text("training", "mixed_precision_param", formats.compute == job::DType::kFp32 ? "float32" : "bfloat16");
   text("training", "mixed_precision_reduce", "float32");
   if (formats.without_master && formats.compute == job::DType::kBf16) text("training", "dtype", "bfloat16");
-  s.push_back({"training", "enable_cpu_offload", plan.offload.parameters != job::Place::kNone ? "true" : "false", Setting::kFlag});
+  s.push_back({"training", "enable_cpu_offload", plan.offload.parameters != job::Place::kNone ? "true" : "false",
+               Setting::kFlag});
   const bool sharded = plan.sharding.stage > 0;  // torchtitan shards parameters or nothing
-  number("parallelism", "data_parallel_replicate_degree", sharded ? plan.sharding.replicate_degree : plan.data_parallel());
+  number("parallelism", "data_parallel_replicate_degree",
+         sharded ? plan.sharding.replicate_degree : plan.data_parallel());
   number("parallelism", "data_parallel_shard_degree", sharded ? plan.sharding.shard_degree : 1);
   const auto reshard = plan.sharding.reshard_after_forward;
-  text("parallelism", "fsdp_reshard_after_forward", plan.sharding.stage < 3 || reshard == Reshard::kFalse ? "never" : reshard == Reshard::kAlways ? "always" : "default");
+  text("parallelism", "fsdp_reshard_after_forward",
+       plan.sharding.stage < 3 || reshard == Reshard::kFalse ? "never"
+       : reshard == Reshard::kAlways                         ? "always"
+                                                             : "default");
   number("parallelism", "tensor_parallel_degree", plan.tensor_parallel);
   number("parallelism", "context_parallel_degree", plan.context_parallel);
   number("parallelism", "expert_parallel_degree", plan.expert_parallel);
   number("parallelism", "pipeline_parallel_degree", plan.pipeline.degree);
   if (plan.pipeline.degree > 1) {
-    text("parallelism", "pipeline_parallel_schedule", plan.pipeline.schedule == "gpipe" ? "GPipe" : plan.pipeline.schedule == "interleaved_1f1b" ? "Interleaved1F1B" : "1F1B");
+    text("parallelism", "pipeline_parallel_schedule",
+         plan.pipeline.schedule == "gpipe"              ? "GPipe"
+         : plan.pipeline.schedule == "interleaved_1f1b" ? "Interleaved1F1B"
+                                                        : "1F1B");
     number("parallelism", "pipeline_parallel_microbatch_size", plan.micro_batch);
   }
   text("optimizer", "name", job.optimizer.name == "adam" ? "Adam" : "AdamW");
@@ -50,7 +63,11 @@ std::vector<Setting> settings(const job::Job& job, const job::Plan& plan) {
   s.push_back({"optimizer", "beta2", fmt::format("{}", job.train.adam_beta2)});
   s.push_back({"optimizer", "eps", fmt::format("{}", job.train.adam_epsilon)});
   s.push_back({"optimizer", "weight_decay", fmt::format("{}", job.train.weight_decay)});
-  if (job.optimizer.implementation) text("optimizer", "implementation", *job.optimizer.implementation == "single" ? "for-loop" : *job.optimizer.implementation == "foreach" ? "foreach" : "fused");
+  if (job.optimizer.implementation)
+    text("optimizer", "implementation",
+         *job.optimizer.implementation == "single"    ? "for-loop"
+         : *job.optimizer.implementation == "foreach" ? "foreach"
+                                                      : "fused");
   number("lr_scheduler", "warmup_steps", job.train.warmup_steps);
   return s;
 }
@@ -66,9 +83,14 @@ std::string flag(const Setting& s) {
 std::string torchtitan_args(const job::Job& job, const job::Plan& plan) {
   std::string out;
   for (const auto& s : settings(job, plan)) out += flag(s) + "\n";
-  // "selective" is the policy by operation; whole blocks of which only each k-th is kept have no flag: full uses no more memory.
+  // "selective" is the policy by operation; whole blocks of which only each k-th is kept have no flag: full uses no
+  // more memory.
   const auto& kind = plan.checkpointing.kind;
-  out += "--activation_checkpoint.mode=" + std::string(kind == "none" ? "none" : kind == "selective_op" || kind == "selective" ? "selective" : "full") + "\n";
+  out += "--activation_checkpoint.mode=" +
+         std::string(kind == "none"                                  ? "none"
+                     : kind == "selective_op" || kind == "selective" ? "selective"
+                                                                     : "full") +
+         "\n";
   out += job.compile == "none" ? "--compile.no-enable\n" : "--compile.enable\n";
   return out;
 }
@@ -89,7 +111,10 @@ std::string torchtitan_toml(const job::Job& job, const job::Plan& plan) {
   } else {
     ac = "mode = \"full\"\n";
   }
-  sections["compile"] = job.compile == "none" ? "enable = false\n" : std::string("enable = true\ncomponents = ") + (job.compile == "block" ? "[\"model\"]\n" : "[\"model\", \"loss\"]\n");
+  sections["compile"] = job.compile == "none"
+                            ? "enable = false\n"
+                            : std::string("enable = true\ncomponents = ") +
+                                  (job.compile == "block" ? "[\"model\"]\n" : "[\"model\", \"loss\"]\n");
   std::string out;
   for (const auto& [name, body] : sections) out += "[" + name + "]\n" + body + "\n";
   return out;

@@ -14,7 +14,8 @@
 namespace shardfit::inventory {
 namespace {
 
-// The value of " KEY=" in a record; values may hold spaces ("OS=Linux 6.1 #1 SMP"), so one ends where the next key begins.
+// The value of " KEY=" in a record; values may hold spaces ("OS=Linux 6.1 #1 SMP"), so one ends where the next key
+// begins.
 std::string value(std::string_view line, std::string_view key) {
   std::size_t at = 0;
   for (;;) {
@@ -32,7 +33,9 @@ std::string value(std::string_view line, std::string_view key) {
     end = line.find(' ', end);
     if (end == std::string_view::npos) return trim(line.substr(at));
     auto next = end + 1;
-    while (next < line.size() && (std::isalnum(static_cast<unsigned char>(line[next])) || line[next] == '_' || line[next] == ':')) ++next;
+    while (next < line.size() &&
+           (std::isalnum(static_cast<unsigned char>(line[next])) || line[next] == '_' || line[next] == ':'))
+      ++next;
     if (next < line.size() && line[next] == '=' && next > end + 1) break;
     ++end;
   }
@@ -144,7 +147,8 @@ std::string why_not_usable(std::string_view state) {
     if (token == "DOWN") return "down";
     if (silent || token == "NOT_RESPONDING" || token == "NO_RESPOND") return "not responding";
     if (token == "DRAIN" || token == "DRAINED" || token == "DRAINING") return "drained";
-    if (token == "FAIL" || token == "FAILING" || token == "ERROR" || token == "INVAL" || token == "INVALID_REG") return "failed";
+    if (token == "FAIL" || token == "FAILING" || token == "ERROR" || token == "INVAL" || token == "INVALID_REG")
+      return "failed";
     if (token == "FUTURE") return "future";
     if (token == "UNKNOWN") return "unknown";
     if (token == "MAINT" || token == "MAINTENANCE") return "in maintenance";
@@ -172,7 +176,8 @@ pricing::Inventory parse_scontrol(std::string_view text, const Query& query) {
       inventory.nodes.push_back(std::move(n));
     } else if (line.starts_with("PartitionName=")) {
       auto p = partition(line);
-      if (value(line, "RootOnly") == "YES" || (value(line, "ReqResv") == "YES" && query.reservation.empty())) p.up = false;
+      if (value(line, "RootOnly") == "YES" || (value(line, "ReqResv") == "YES" && query.reservation.empty()))
+        p.up = false;
       inventory.partitions.push_back(std::move(p));
     } else if (line.starts_with("ReservationName=")) {
       reservations.push_back(value(line, "ReservationName"));
@@ -187,7 +192,8 @@ pricing::Inventory parse_scontrol(std::string_view text, const Query& query) {
   if (!query.reservation.empty()) {
     if (!found) {
       const auto near = nearest(query.reservation, reservations);
-      throw Error("unknown_reservation", "--reservation", "Slurm has no reservation \"" + query.reservation + "\"", near ? "did you mean \"" + *near + "\"?" : "scontrol show reservation lists them");
+      throw Error("unknown_reservation", "--reservation", "Slurm has no reservation \"" + query.reservation + "\"",
+                  near ? "did you mean \"" + *near + "\"?" : "scontrol show reservation lists them");
     }
     const std::set<std::string> inside(reserved_nodes.begin(), reserved_nodes.end());
     for (auto& n : inventory.nodes) {

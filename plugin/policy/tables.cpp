@@ -57,11 +57,14 @@ std::string list(const std::vector<std::string>& words) {
 std::string pins_by_name(const char* section, const std::map<std::string, std::vector<std::string>>& entries) {
   std::string out = fmt::format("{} = {{", section);
   const std::string in_file = std::string(section) == "partition_pins" ? "partitions" : section;
-  for (const auto& [name, pins] : entries) out += fmt::format("\n    {} = {},", key(name), list(atoms(pins, "/policy/" + in_file + "/" + name + "/pins")));
+  for (const auto& [name, pins] : entries)
+    out += fmt::format("\n    {} = {},", key(name), list(atoms(pins, "/policy/" + in_file + "/" + name + "/pins")));
   return out + (entries.empty() ? "},\n" : "\n  },\n");
 }
 
-std::string value_text(const std::optional<std::string>& value) { return value && !value->empty() ? *value : "unknown"; }
+std::string value_text(const std::optional<std::string>& value) {
+  return value && !value->empty() ? *value : "unknown";
+}
 
 // The failing field of an atom, "operator_country = US"; the first field when none fails.
 std::string field_text(const regions::PinResult& result, const std::string& fallback) {
@@ -90,7 +93,9 @@ std::string region_facts(const regions::Record& record) {
   }
   const auto sovereign = regions::evaluate(regions::parse_pins(std::string_view("sovereign"), ""), &record);
   if (sovereign.passes) out += fmt::format("sovereign = {}, ", rank(sovereign.weakest));
-  if (record.seal_level) out += fmt::format("seal = {{level = {}, rank = {}}}, ", *record.seal_level, rank(record.evidence_of("seal_level").evidence));
+  if (record.seal_level)
+    out += fmt::format("seal = {{level = {}, rank = {}}}, ", *record.seal_level,
+                       rank(record.evidence_of("seal_level").evidence));
   if (record.certifications && !record.certifications->empty()) {
     std::map<std::string, const regions::Certification*> best;
     for (const auto& c : *record.certifications) {
@@ -106,10 +111,12 @@ std::string region_facts(const regions::Record& record) {
     }
     out += "}, ";
   }
-  out += fmt::format("text = {{country = {}, city = {}, provider = {}, sovereign = {}, certifications = {}, seal_level = {}}}", lua_string("country = " + value_text(record.country)),
-                     lua_string("city = " + value_text(record.city)), lua_string("provider = " + record.provider), lua_string(field_text(sovereign, "operator_country")),
-                     lua_string(std::string("certifications = ") + (record.certifications ? "none that suffices" : "unknown")),
-                     lua_string("seal_level = " + (record.seal_level ? std::to_string(*record.seal_level) : std::string("unknown"))));
+  out += fmt::format(
+      "text = {{country = {}, city = {}, provider = {}, sovereign = {}, certifications = {}, seal_level = {}}}",
+      lua_string("country = " + value_text(record.country)), lua_string("city = " + value_text(record.city)),
+      lua_string("provider = " + record.provider), lua_string(field_text(sovereign, "operator_country")),
+      lua_string(std::string("certifications = ") + (record.certifications ? "none that suffices" : "unknown")),
+      lua_string("seal_level = " + (record.seal_level ? std::to_string(*record.seal_level) : std::string("unknown"))));
   return out + "}";
 }
 
@@ -129,7 +136,9 @@ std::set<std::string> regions_in_use(const pricing::Site& site) {
 std::string tables_file(const pricing::Site& site) { return site.state_dir + "/policy.lua"; }
 
 std::string policy_tables(const pricing::Site& site, const regions::Catalogue& catalogue) {
-  std::string out = "-- Written by shardfit policy publish from " + (site.file.empty() ? std::string("no site file") : site.file) + "; do not edit.\nreturn {\n  version = 1,\n";
+  std::string out = "-- Written by shardfit policy publish from " +
+                    (site.file.empty() ? std::string("no site file") : site.file) +
+                    "; do not edit.\nreturn {\n  version = 1,\n";
   out += fmt::format("  default = {},\n", list(atoms(site.policy.default_pins, "/policy/default/pins")));
   out += "  " + pins_by_name("accounts", site.policy.accounts);
   out += "  " + pins_by_name("users", site.policy.users);
@@ -140,7 +149,9 @@ std::string policy_tables(const pricing::Site& site, const regions::Catalogue& c
     out += fmt::format("    {} = {{region = {}", key(name), lua_string(p.region));
     if (!p.by_feature.empty()) {
       out += ", by_feature = {";
-      for (const auto& [feature, nodes] : p.by_feature) out += fmt::format("{{{}, {}}}, ", lua_string(feature), lua_string(nodes.region.empty() ? p.region : nodes.region));
+      for (const auto& [feature, nodes] : p.by_feature)
+        out += fmt::format("{{{}, {}}}, ", lua_string(feature),
+                           lua_string(nodes.region.empty() ? p.region : nodes.region));
       out += "}";
     }
     out += "},\n";
@@ -153,7 +164,8 @@ std::string policy_tables(const pricing::Site& site, const regions::Catalogue& c
   return "-- shardfit policy 1 " + sha256_hex(out) + "\n" + out;
 }
 
-std::vector<std::string> policy_pins(const pricing::Site& site, const std::string& account, const std::string& user, const std::string& qos) {
+std::vector<std::string> policy_pins(const pricing::Site& site, const std::string& account, const std::string& user,
+                                     const std::string& qos) {
   std::vector<std::string> texts;
   const auto add = [&](const std::map<std::string, std::vector<std::string>>& from, const std::string& name) {
     const auto found = from.find(name);
@@ -161,7 +173,8 @@ std::vector<std::string> policy_pins(const pricing::Site& site, const std::strin
     texts.insert(texts.end(), found->second.begin(), found->second.end());
     return true;
   };
-  if (account.empty() || !add(site.policy.accounts, account)) texts.insert(texts.end(), site.policy.default_pins.begin(), site.policy.default_pins.end());
+  if (account.empty() || !add(site.policy.accounts, account))
+    texts.insert(texts.end(), site.policy.default_pins.begin(), site.policy.default_pins.end());
   if (!user.empty()) add(site.policy.users, user);
   if (!qos.empty()) add(site.policy.qos, qos);
   return atoms(texts, "/policy");
@@ -174,11 +187,13 @@ std::vector<std::string> policy_warnings(const pricing::Site& site, const region
       if (region.empty()) {
         out.push_back(of + " has no region: jobs with pins are refused there");
       } else if (!catalogue.find(region)) {
-        out.push_back(of + " stands in region " + region + ", which no record describes: jobs with pins are refused there; add it to " + site.regions_dir);
+        out.push_back(of + " stands in region " + region +
+                      ", which no record describes: jobs with pins are refused there; add it to " + site.regions_dir);
       }
     };
     if (p.by_feature.empty() || !p.region.empty()) check(p.region, "partition " + name);
-    for (const auto& [feature, nodes] : p.by_feature) check(nodes.region.empty() ? p.region : nodes.region, "partition " + name + ", feature " + feature);
+    for (const auto& [feature, nodes] : p.by_feature)
+      check(nodes.region.empty() ? p.region : nodes.region, "partition " + name + ", feature " + feature);
   }
   const auto nowhere = [&](const std::vector<std::string>& pins, const std::string& whose) {
     const auto parsed = regions::parse_pins(pins, "/policy");
@@ -186,14 +201,16 @@ std::vector<std::string> policy_warnings(const pricing::Site& site, const region
     for (const auto& id : regions_in_use(site)) {
       if (regions::evaluate(parsed, catalogue.find(id)).passes) return;
     }
-    out.push_back(whose + ": no partition of the site file satisfies its pins " + join(pins, " & ") + ": its jobs can run nowhere");
+    out.push_back(whose + ": no partition of the site file satisfies its pins " + join(pins, " & ") +
+                  ": its jobs can run nowhere");
   };
   nowhere(site.policy.default_pins, "policy.default");
   for (const auto& [name, pins] : site.policy.accounts) nowhere(pins, "account " + name);
   for (const auto& [name, pins] : site.policy.users) nowhere(pins, "user " + name);
   for (const auto& [name, pins] : site.policy.qos) nowhere(pins, "qos " + name);
   for (const auto& [name, pins] : site.policy.partitions) {
-    if (!site.partitions.count(name)) out.push_back("policy.partitions." + name + ": the site file describes no such partition");
+    if (!site.partitions.count(name))
+      out.push_back("policy.partitions." + name + ": the site file describes no such partition");
   }
   return out;
 }

@@ -77,12 +77,13 @@ bool drain(int fd, std::string& into, bool& cut, std::size_t limit) {
 
 }  // namespace
 
-ChildResult run_child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, double deadline_seconds,
-                      const std::string& input, std::size_t output_limit) {
+ChildResult run_child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                      double deadline_seconds, const std::string& input, std::size_t output_limit) {
   ChildResult result;
   const double deadline = monotonic_seconds() + deadline_seconds;
   Pipe in, out, err, report;
-  if (arguments.empty() || input.size() > kChildInputLimit || !out.open() || !err.open() || !report.open() || (!input.empty() && !in.open())) {
+  if (arguments.empty() || input.size() > kChildInputLimit || !out.open() || !err.open() || !report.open() ||
+      (!input.empty() && !in.open())) {
     result.status = arguments.empty() || input.size() > kChildInputLimit ? EINVAL : errno;
     return result;
   }
@@ -99,7 +100,9 @@ ChildResult run_child(const std::vector<std::string>& arguments, const std::vect
   for (char** e = environ; e && *e; ++e) {
     const char* equals = std::strchr(*e, '=');
     const auto length = equals ? static_cast<std::size_t>(equals - *e) + 1 : 0;
-    const bool replaced = std::any_of(environment.begin(), environment.end(), [&](const std::string& n) { return length && n.compare(0, length, *e, length) == 0; });
+    const bool replaced = std::any_of(environment.begin(), environment.end(), [&](const std::string& n) {
+      return length && n.compare(0, length, *e, length) == 0;
+    });
     if (!replaced) envp.push_back(*e);
   }
   for (const auto& e : environment) envp.push_back(const_cast<char*>(e.c_str()));
@@ -123,7 +126,9 @@ ChildResult run_child(const std::vector<std::string>& arguments, const std::vect
       timed_out = true;
       break;
     }
-    pollfd fds[3] = {{out_open ? out.read : -1, POLLIN, 0}, {err_open ? err.read : -1, POLLIN, 0}, {report_open ? report.read : -1, POLLIN, 0}};
+    pollfd fds[3] = {{out_open ? out.read : -1, POLLIN, 0},
+                     {err_open ? err.read : -1, POLLIN, 0},
+                     {report_open ? report.read : -1, POLLIN, 0}};
     const int n = ::poll(fds, 3, static_cast<int>(std::min(left, 3600.0) * 1000) + 1);
     if (n <= 0) continue;
     if (fds[0].revents) out_open = drain(out.read, result.out, result.output_cut, output_limit);

@@ -1,5 +1,6 @@
-// cli_filter half: before submission it has `shardfit` decide, as the user and within a deadline, and turns the decision into options of
-// sbatch, salloc or srun. Whatever goes wrong ends the command with one message; nothing is ever submitted undecided.
+// cli_filter half: before submission it has `shardfit` decide, as the user and within a deadline, and turns the
+// decision into options of sbatch, salloc or srun. Whatever goes wrong ends the command with one message; nothing is
+// ever submitted undecided.
 #include <dlfcn.h>
 #include <limits.h>
 #include <unistd.h>
@@ -27,9 +28,20 @@ namespace shardfit::spank {
 namespace {
 
 // Set by the decision, or in conflict with what it sets.
-constexpr const char* kReplaced[] = {"partition", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task", "cpus-per-gpu", "gpus",
-                                     "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task", "mem", "mem-per-cpu", "mem-per-gpu", "mincpus", "constraint", "prefer",
-                                     "nodelist", "nodefile", "sockets-per-node", "cores-per-socket", "threads-per-core", "extra-node-info", "use-min-nodes"};
+constexpr const char* kReplaced[] = {"partition",        "nodes",
+                                     "ntasks",           "ntasks-per-node",
+                                     "ntasks-per-gpu",   "ntasks-per-socket",
+                                     "ntasks-per-core",  "cpus-per-task",
+                                     "cpus-per-gpu",     "gpus",
+                                     "gpus-per-node",    "gpus-per-task",
+                                     "gpus-per-socket",  "gres",
+                                     "tres-per-task",    "mem",
+                                     "mem-per-cpu",      "mem-per-gpu",
+                                     "mincpus",          "constraint",
+                                     "prefer",           "nodelist",
+                                     "nodefile",         "sockets-per-node",
+                                     "cores-per-socket", "threads-per-core",
+                                     "extra-node-info",  "use-min-nodes"};
 
 std::string option(slurm_options* opt, const char* name) {
   if (!slurm_option_isset(opt, name)) return "";
@@ -48,12 +60,15 @@ std::string last_line(const std::string& text) {
   auto end = text.find_last_not_of(" \r\n");
   if (end == std::string::npos) return "";
   const auto begin = text.rfind('\n', end);
-  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1).substr(0, 300);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1)
+      .substr(0, 300);
 }
 
 std::vector<std::string> command(slurm_options* opt, const std::string& program) {
   const auto& request = state().request;
-  std::vector<std::string> words = {program, "slurm-decide", "--mode", request.mode() == Mode::kShow ? "show" : "auto", "--command", program_invocation_short_name};
+  std::vector<std::string> words = {program,     "slurm-decide",
+                                    "--mode",    request.mode() == Mode::kShow ? "show" : "auto",
+                                    "--command", program_invocation_short_name};
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {name, value});
   };
@@ -77,7 +92,9 @@ Answer ask(slurm_options* opt) {
   auto& s = state();
   std::string looked;
   const auto program = find_shardfit(s.settings, own_path(), looked);
-  if (program.empty()) refuse("the program shardfit was not found (" + looked + ")" + kNothing + "; submit without --hw, or name it by shardfit=PATH in plugstack.conf");
+  if (program.empty())
+    refuse("the program shardfit was not found (" + looked + ")" + kNothing +
+           "; submit without --hw, or name it by shardfit=PATH in plugstack.conf");
   const double seconds = timeout_in_force(s.settings);
   const auto result = run_child(command(opt, program), {"SHARDFIT_CONF=" + site_file(s.settings)}, seconds);
   char limit[32];
@@ -90,25 +107,30 @@ Answer ask(slurm_options* opt) {
     case ChildResult::End::kNotStarted:
       refuse(program + " could not be started: " + std::strerror(result.status) + kNothing + "; submit without --hw");
     case ChildResult::End::kTimedOut:
-      refuse(program + " did not decide within " + limit + kNothing + "; try again, submit without --hw, or raise decide_timeout_seconds in the site file" + said);
+      refuse(program + " did not decide within " + limit + kNothing +
+             "; try again, submit without --hw, or raise decide_timeout_seconds in the site file" + said);
     case ChildResult::End::kSignalled:
-      refuse(program + " crashed while deciding: " + strsignal(result.status) + kNothing + "; submit without --hw, and report this" + said);
-    case ChildResult::End::kExited:
-      break;
+      refuse(program + " crashed while deciding: " + strsignal(result.status) + kNothing +
+             "; submit without --hw, and report this" + said);
+    case ChildResult::End::kExited: break;
   }
   if (result.status != 0) {
-    if (result.status > 3 || hint.empty()) refuse(program + " failed with exit status " + std::to_string(result.status) + kNothing + "; submit without --hw, and report this" + said);
+    if (result.status > 3 || hint.empty())
+      refuse(program + " failed with exit status " + std::to_string(result.status) + kNothing +
+             "; submit without --hw, and report this" + said);
     std::fputs(result.err.c_str(), stderr);  // bad input: its own one line says what and how to mend it
     std::fflush(stderr);
     std::exit(result.status);
   }
-  if (result.output_cut || !parse_answer(result.out, answer, why)) refuse(program + ": " + (result.output_cut ? "its answer is too long" : why) + kNothing + said);
+  if (result.output_cut || !parse_answer(result.out, answer, why))
+    refuse(program + ": " + (result.output_cut ? "its answer is too long" : why) + kNothing + said);
   std::fputs(result.err.c_str(), stderr);
   return answer;
 }
 
 void set_option(slurm_options* opt, const std::string& name, const std::string& value) {
-  if (slurm_option_set(opt, name.c_str(), value.c_str(), false) != 0) refuse("Slurm does not take --" + name + "=" + value + kNothing);
+  if (slurm_option_set(opt, name.c_str(), value.c_str(), false) != 0)
+    refuse("Slurm does not take --" + name + "=" + value + kNothing);
 }
 
 // --export=NONE and --export=LIST keep the plan's variables out of the job: name them too.
@@ -141,11 +163,15 @@ void decide(slurm_options* opt, int offset) {
   if (!s.client) return;
   const auto mode = s.request.mode();
   if (mode == Mode::kOff) {
-    if (const auto stray = s.request.stray(); !stray.empty()) refuse("--" + stray + " needs --hw=auto or --hw=show (--hw=off ignores it)" + kNothing);
+    if (const auto stray = s.request.stray(); !stray.empty())
+      refuse("--" + stray + " needs --hw=auto or --hw=show (--hw=off ignores it)" + kNothing);
     return;
   }
-  if (s.several || offset > 0) refuse(std::string("--hw does not choose for heterogeneous jobs") + kNothing + "; submit without --hw, or as single jobs");
-  if (s.request.values[kHwJob].empty()) refuse(std::string("--hw needs --hw-job=FILE, the job to choose for") + kNothing);
+  if (s.several || offset > 0)
+    refuse(std::string("--hw does not choose for heterogeneous jobs") + kNothing +
+           "; submit without --hw, or as single jobs");
+  if (s.request.values[kHwJob].empty())
+    refuse(std::string("--hw needs --hw-job=FILE, the job to choose for") + kNothing);
   const auto answer = ask(opt);
   std::FILE* to = mode == Mode::kShow ? stdout : stderr;
   std::fputs(answer.text.c_str(), to);

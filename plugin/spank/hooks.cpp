@@ -1,5 +1,5 @@
-// SPANK half: registers the options and passes names and values to the job. In slurmd and slurmstepd it registers options (so that
-// nothing warns about them) and does nothing else.
+// SPANK half: registers the options and passes names and values to the job. In slurmd and slurmstepd it registers
+// options (so that nothing warns about them) and does nothing else.
 #include <unistd.h>
 
 #include <cstdio>
@@ -54,12 +54,15 @@ int take_option(int index, const char* value, int remote) noexcept {
   }
 }
 
-// What the command's own environment says (SBATCH_HW_JOB, ...) goes the way of Slurm's own option variables: after #SBATCH lines,
-// before the command line. Those that an enclosing job left behind are dropped first: a job inside a job was not asked for.
+// What the command's own environment says (SBATCH_HW_JOB, ...) goes the way of Slurm's own option variables: after
+// #SBATCH lines, before the command line. Those that an enclosing job left behind are dropped first: a job inside a job
+// was not asked for.
 void take_environment() {
   const bool inside_job = std::getenv("SLURM_JOB_ID") != nullptr;
   const char* program = program_invocation_short_name;
-  const std::string prefix = std::strcmp(program, "salloc") == 0 ? "SALLOC_" : std::strcmp(program, "srun") == 0 ? "SLURM_" : "SBATCH_";
+  const std::string prefix = std::strcmp(program, "salloc") == 0 ? "SALLOC_"
+                             : std::strcmp(program, "srun") == 0 ? "SLURM_"
+                                                                 : "SBATCH_";
   for (std::size_t i = 0; i < kOptionCount; ++i) {
     std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_shardfit_") + kOptionTexts[i].name;
     for (auto& c : name) {
@@ -78,7 +81,8 @@ bool command_line_has_components() {
   if (!file) return false;
   std::string text;
   char buffer[4096];
-  for (std::size_t n; text.size() < (1u << 20) && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+  for (std::size_t n; text.size() < (1u << 20) && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+    text.append(buffer, n);
   std::fclose(file);
   return text.find(std::string("\0:\0", 3)) != std::string::npos;
 }
@@ -101,7 +105,12 @@ bool in_client() {
 bool register_options(spank_t spank) {
   for (int i = 0; i < kOptionCount; ++i) {
     const auto& text = kOptionTexts[static_cast<std::size_t>(i)];
-    spank_option o{const_cast<char*>(text.name), const_cast<char*>(text.argument), const_cast<char*>(text.usage), 1, i, take_option};
+    spank_option o{const_cast<char*>(text.name),
+                   const_cast<char*>(text.argument),
+                   const_cast<char*>(text.usage),
+                   1,
+                   i,
+                   take_option};
     if (spank_option_register(spank, &o) != ESPANK_SUCCESS) return false;
   }
   return true;
@@ -126,7 +135,10 @@ EXPORTED int slurm_spank_init(spank_t spank, int count, char** words) noexcept {
   try {
     auto& s = state();
     s.settings = parse_settings(count, words);
-    if (!s.settings.unknown.empty()) slurm_error("shardfit: plugstack.conf: \"%s\" is not understood; known are shardfit=PATH conf=PATH timeout=SECONDS", s.settings.unknown.c_str());
+    if (!s.settings.unknown.empty())
+      slurm_error(
+          "shardfit: plugstack.conf: \"%s\" is not understood; known are shardfit=PATH conf=PATH timeout=SECONDS",
+          s.settings.unknown.c_str());
     take_environment();
     if (context == S_CTX_ALLOCATOR) drop_inherited();
     s.client = !(spank_context() == S_CTX_LOCAL && std::getenv("SLURM_JOB_ID"));
@@ -142,12 +154,14 @@ EXPORTED int slurm_spank_init_post_opt(spank_t spank, int, char**) noexcept {
     const auto& s = state();
     if (!s.client || s.request.mode() == Mode::kOff) return 0;
     if (!s.decided) {
-      refuse("--hw needs CliFilterPlugins=shardfit in slurm.conf (and cli_filter_shardfit.so, a link to spank_shardfit.so, in a PluginDir); nothing was "
-             "submitted; submit without --hw, or ask the administrator (shardfit doctor tells more)");
+      refuse(
+          "--hw needs CliFilterPlugins=shardfit in slurm.conf (and cli_filter_shardfit.so, a link to spank_shardfit.so, in a PluginDir); nothing was "
+          "submitted; submit without --hw, or ask the administrator (shardfit doctor tells more)");
     }
     for (const auto* pairs : {&s.env, &s.control}) {
       for (const auto& [name, value] : *pairs) {
-        if (spank_job_control_setenv(spank, name.c_str(), value.c_str(), 1) != ESPANK_SUCCESS) refuse(name + " could not be passed to the job; nothing was submitted");
+        if (spank_job_control_setenv(spank, name.c_str(), value.c_str(), 1) != ESPANK_SUCCESS)
+          refuse(name + " could not be passed to the job; nothing was submitted");
       }
     }
     return 0;

@@ -7,15 +7,17 @@
 namespace shardfit::spank {
 namespace {
 
-constexpr std::array kOptions = {"partition", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "mem", "constraint", "comment", "time"};
+constexpr std::array kOptions = {"partition", "nodes",      "ntasks-per-node", "gpus-per-node", "cpus-per-task",
+                                 "mem",       "constraint", "comment",         "time"};
 
 bool known_option(const std::string& name) {
   return std::any_of(kOptions.begin(), kOptions.end(), [&](const char* o) { return name == o; });
 }
 
 bool known_variable(const std::string& name) {
-  return name.rfind("SHARDFIT_", 0) == 0 &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return c == '_' || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); });
+  return name.rfind("SHARDFIT_", 0) == 0 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return c == '_' || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+         });
 }
 
 }  // namespace
@@ -56,12 +58,17 @@ bool parse_answer(const std::string& output, Answer& answer, std::string& why) {
     }
     const auto gap = rest.find(' ');
     const std::string name = rest.substr(0, gap), value = gap == std::string::npos ? "" : rest.substr(gap + 1);
-    const bool option = (verb == "set" || verb == "default") && known_option(name), variable = (verb == "env" || verb == "control") && known_variable(name);
+    const bool option = (verb == "set" || verb == "default") && known_option(name),
+               variable = (verb == "env" || verb == "control") && known_variable(name);
     if ((!option && !variable) || value.empty()) {
       why = "line " + std::to_string(number) + " of its answer is not understood: " + line.substr(0, 80);
       return false;
     }
-    (verb == "set" ? answer.set : verb == "default" ? answer.defaults : verb == "env" ? answer.env : answer.control).emplace_back(name, value);
+    (verb == "set"       ? answer.set
+     : verb == "default" ? answer.defaults
+     : verb == "env"     ? answer.env
+                         : answer.control)
+        .emplace_back(name, value);
   }
   if (!ended) why = "its answer has no end";
   return ended;

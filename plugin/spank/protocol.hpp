@@ -16,7 +16,7 @@ namespace shardfit::spank {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 struct Answer {
-  std::string text;                     // the "say" lines
+  std::string text;  // the "say" lines
   Pairs set, defaults, env, control;
   int status = 0;
 };

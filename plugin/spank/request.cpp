@@ -10,7 +10,8 @@
 namespace shardfit::spank {
 
 const std::array<OptionText, kOptionCount> kOptionTexts = {{
-    {"hw", "auto|show|off", "choose the hardware for --hw-job by total cost: auto submits, show only prints the decision", "HW"},
+    {"hw", "auto|show|off",
+     "choose the hardware for --hw-job by total cost: auto submits, show only prints the decision", "HW"},
     {"hw-job", "FILE", "the training job to choose hardware for (JSON)", "HW_JOB"},
     {"hw-pin", "PRED[;PRED]", "where it may run, e.g. 'residency(EU|CH);sovereign'", "HW_PIN"},
     {"hw-deadline", "DURATION", "it must finish within, e.g. 12h", "HW_DEADLINE"},
@@ -90,7 +91,8 @@ double timeout_in_force(const Settings& settings) {
   std::string text;
   if (std::FILE* file = std::fopen(site_file(settings).c_str(), "re")) {
     char buffer[8192];
-    for (std::size_t n; text.size() < (1u << 20) && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, n);
+    for (std::size_t n; text.size() < (1u << 20) && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;)
+      text.append(buffer, n);
     std::fclose(file);
   }
   return decide_timeout(text);
@@ -104,7 +106,8 @@ std::string find_shardfit(const Settings& settings, const std::string& plugin_pa
     const auto slash = plugin_path.rfind('/');
     if (slash != std::string::npos) {
       const std::string folder = plugin_path.substr(0, slash);
-      for (const char* below : {"/shardfit", "/../bin/shardfit", "/../../bin/shardfit", "/../../../bin/shardfit"}) places.push_back(folder + below);
+      for (const char* below : {"/shardfit", "/../bin/shardfit", "/../../bin/shardfit", "/../../../bin/shardfit"})
+        places.push_back(folder + below);
     }
     const char* path = std::getenv("PATH");
     std::string folders = path ? path : "/usr/local/bin:/usr/bin:/bin";

@@ -37,13 +37,15 @@ struct Settings {
 };
 Settings parse_settings(int count, char* const* words);
 
-// decide_timeout_seconds of the site file, found without a JSON parser (// comments are skipped); 3 where it says nothing.
+// decide_timeout_seconds of the site file, found without a JSON parser (// comments are skipped); 3 where it says
+// nothing.
 double decide_timeout(const std::string& conf_text);
 // The site file in force: SHARDFIT_CONF, else the plugin's argument, else /etc/shardfit/shardfit.conf.
 std::string site_file(const Settings& settings);
 double timeout_in_force(const Settings& settings);
 
-// The program: the plugin's argument, else beside `plugin_path` (same folder, ../bin, ../../bin, ../../../bin), else PATH.
+// The program: the plugin's argument, else beside `plugin_path` (same folder, ../bin, ../../bin, ../../../bin), else
+// PATH.
 // "" when there is none; `looked` then lists where.
 std::string find_shardfit(const Settings& settings, const std::string& plugin_path, std::string& looked);
 

@@ -50,10 +50,13 @@ class Adder {
 
 }  // namespace
 
-std::vector<Sum> sum_by(const std::vector<LedgerRecord>& records, const std::string& by, const Rates& rates, const std::string& currency) {
+std::vector<Sum> sum_by(const std::vector<LedgerRecord>& records, const std::string& by, const Rates& rates,
+                        const std::string& currency) {
   static const std::vector<std::string> words = {"user", "account", "region", "gpu", "month"};
-  if (std::find(words.begin(), words.end(), by) == words.end()) throw Error("unknown_word", "--by", "\"" + by + "\" is not known here", "known: " + join(words, ", "));
-  std::map<std::string, std::pair<Sum, std::unique_ptr<Adder>>> groups;  // Adder holds a reference: a map's nodes stay where they are
+  if (std::find(words.begin(), words.end(), by) == words.end())
+    throw Error("unknown_word", "--by", "\"" + by + "\" is not known here", "known: " + join(words, ", "));
+  std::map<std::string, std::pair<Sum, std::unique_ptr<Adder>>>
+      groups;  // Adder holds a reference: a map's nodes stay where they are
   for (const auto& r : records) {
     auto& [sum, adder] = groups[key_of(r, by)];
     if (!adder) adder = std::make_unique<Adder>(sum, rates, currency);

@@ -7,8 +7,8 @@ namespace shardfit {
 
 // Exit statuses every command shares (docs/commands.md).
 inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;     // something failed on the way
-inline constexpr int kExitBadInput = 2;   // bad input or usage
+inline constexpr int kExitFailed = 1;       // something failed on the way
+inline constexpr int kExitBadInput = 2;     // bad input or usage
 inline constexpr int kExitNothingFits = 3;  // nothing satisfies the limits
 
 struct Error : std::exception {
@@ -19,8 +19,10 @@ struct Error : std::exception {
   std::string remedy;   // what to do, without a full stop; may be ""
   int exit_status = kExitBadInput;
 
-  Error(std::string code, std::string where, std::string message, std::string remedy = "", int exit_status = kExitBadInput);
-  Error& in_file(std::string name);  // names the file unless one is named already; for rethrowing at the place that knows it
+  Error(std::string code, std::string where, std::string message, std::string remedy = "",
+        int exit_status = kExitBadInput);
+  Error& in_file(
+      std::string name);  // names the file unless one is named already; for rethrowing at the place that knows it
   // One line: "FILE: WHERE: MESSAGE; REMEDY".
   const char* what() const noexcept override { return line_.c_str(); }
 

@@ -42,7 +42,8 @@ Json parse_json(std::string_view text, const std::string& file) {
       why = why.substr(colon + 2);
       if (const size_t next = why.find("syntax error"); next != std::string::npos) why = why.substr(next);
     }
-    Error e("bad_json", "line " + std::to_string(line) + ", column " + std::to_string(column), why, "correct the JSON there");
+    Error e("bad_json", "line " + std::to_string(line) + ", column " + std::to_string(column), why,
+            "correct the JSON there");
     e.in_file(file);
     throw e;
   } catch (const Json::exception& x) {  // a number beyond what a double holds
@@ -54,7 +55,9 @@ Json parse_json(std::string_view text, const std::string& file) {
   }
 }
 
-Json read_json_file(const std::filesystem::path& path) { return parse_json(read_file(path, std::size_t{256} << 20), path.string()); }
+Json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_file(path, std::size_t{256} << 20), path.string());
+}
 
 std::string brief(const Json& value) {
   std::string s = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -63,7 +66,8 @@ std::string brief(const Json& value) {
 }
 
 ObjectReader::ObjectReader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-  if (!object.is_object()) throw Error("wrong_type", where_, "an object is needed, not " + brief(object), "write {\"key\": value, ...}");
+  if (!object.is_object())
+    throw Error("wrong_type", where_, "an object is needed, not " + brief(object), "write {\"key\": value, ...}");
 }
 
 const Json* ObjectReader::get(std::string_view key) {
@@ -122,7 +126,8 @@ std::optional<std::int64_t> ObjectReader::integer(std::string_view key, std::int
   const bool whole = v->is_number_integer() || (std::isfinite(x) && std::floor(x) == x);
   if (!whole) throw wrong_type(key, *v, "a whole number");
   if (x < static_cast<double>(least) || x > static_cast<double>(most) || x > 9.0e18) {
-    const std::string limit = x < static_cast<double>(least) ? "at least " + std::to_string(least) : "at most " + std::to_string(most);
+    const std::string limit =
+        x < static_cast<double>(least) ? "at least " + std::to_string(least) : "at most " + std::to_string(most);
     throw Error("out_of_range", at(key), brief(*v) + " is out of range", "it must be " + limit);
   }
   return v->is_number_integer() ? v->get<std::int64_t>() : static_cast<std::int64_t>(x);
@@ -132,7 +137,8 @@ std::optional<std::string> ObjectReader::one_of(std::string_view key, const std:
   const auto v = string(key);
   if (v && std::find(words.begin(), words.end(), *v) == words.end()) {
     const auto near = nearest(*v, words);
-    throw Error("unknown_word", at(key), "\"" + *v + "\" is not known here", (near ? "did you mean \"" + *near + "\"? " : std::string()) + "Known: " + join(words, ", "));
+    throw Error("unknown_word", at(key), "\"" + *v + "\" is not known here",
+                (near ? "did you mean \"" + *near + "\"? " : std::string()) + "Known: " + join(words, ", "));
   }
   return v;
 }
@@ -155,9 +161,18 @@ const Json& ObjectReader::required(std::string_view key) {
   if (!v) throw Error("missing_key", at(key), "is missing", "add \"" + std::string(key) + "\"");
   return *v;
 }
-std::string ObjectReader::required_string(std::string_view key) { required(key); return *string(key); }
-double ObjectReader::required_number(std::string_view key, double least, double most) { required(key); return *number(key, least, most); }
-std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t least, std::int64_t most) { required(key); return *integer(key, least, most); }
+std::string ObjectReader::required_string(std::string_view key) {
+  required(key);
+  return *string(key);
+}
+double ObjectReader::required_number(std::string_view key, double least, double most) {
+  required(key);
+  return *number(key, least, most);
+}
+std::int64_t ObjectReader::required_integer(std::string_view key, std::int64_t least, std::int64_t most) {
+  required(key);
+  return *integer(key, least, most);
+}
 
 std::vector<std::string> ObjectReader::unknown() const {
   std::vector<std::string> out;

@@ -1,5 +1,5 @@
-// Strict reading of JSON objects that people write: every key is asked for by name, an unknown one is an error that names the
-// nearest known one, and every error carries the JSON pointer of the value.
+// Strict reading of JSON objects that people write: every key is asked for by name, an unknown one is an error that
+// names the nearest known one, and every error carries the JSON pointer of the value.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -38,15 +38,18 @@ class ObjectReader {
   std::optional<double> number(std::string_view key, double least = -std::numeric_limits<double>::infinity(),
                                double most = std::numeric_limits<double>::infinity());
   // Accepts 2e9 and 2000000000.0 as whole numbers; else Error{wrong_type}; outside [least, most] Error{out_of_range}.
-  std::optional<std::int64_t> integer(std::string_view key, std::int64_t least = 0, std::int64_t most = std::int64_t{1} << 62);
-  std::optional<std::string> one_of(std::string_view key, const std::vector<std::string>& words);  // Error{unknown_word}
-  std::optional<std::vector<std::string>> strings(std::string_view key);  // a list of strings, or one string
+  std::optional<std::int64_t> integer(std::string_view key, std::int64_t least = 0,
+                                      std::int64_t most = std::int64_t{1} << 62);
+  std::optional<std::string> one_of(std::string_view key,
+                                    const std::vector<std::string>& words);  // Error{unknown_word}
+  std::optional<std::vector<std::string>> strings(std::string_view key);     // a list of strings, or one string
 
   // Same, but Error{missing_key} when absent.
   std::string required_string(std::string_view key);
   double required_number(std::string_view key, double least = -std::numeric_limits<double>::infinity(),
                          double most = std::numeric_limits<double>::infinity());
-  std::int64_t required_integer(std::string_view key, std::int64_t least = 0, std::int64_t most = std::int64_t{1} << 62);
+  std::int64_t required_integer(std::string_view key, std::int64_t least = 0,
+                                std::int64_t most = std::int64_t{1} << 62);
   const Json& required(std::string_view key);
 
   void ignore(std::string_view key) { known_.emplace_back(key); }

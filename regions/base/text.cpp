@@ -25,7 +25,8 @@ int edit_distance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i <= n; ++i)
     for (size_t j = 1; j <= m; ++j) {
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (x[i - 1] != y[j - 1])});
-      if (i > 1 && j > 1 && x[i - 1] == y[j - 2] && x[i - 2] == y[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && x[i - 1] == y[j - 2] && x[i - 2] == y[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   return d[n][m];
 }
@@ -91,12 +92,9 @@ std::string format_duration(double s) {
   if (s < 0.1) return printed("%.1f %s", s * 1000, "ms");
   if (s < 99.95) return printed("%.1f %s", s, "s");
   const long long t = std::llround(s);
-  if (t < 3600)
-    std::snprintf(buffer, sizeof buffer, "%lld min %02lld s", t / 60, t % 60);
-  else if (t < 2 * 86400)
-    std::snprintf(buffer, sizeof buffer, "%lld h %02lld min", t / 3600, t % 3600 / 60);
-  else
-    std::snprintf(buffer, sizeof buffer, "%lld d %lld h", t / 86400, t % 86400 / 3600);
+  if (t < 3600) std::snprintf(buffer, sizeof buffer, "%lld min %02lld s", t / 60, t % 60);
+  else if (t < 2 * 86400) std::snprintf(buffer, sizeof buffer, "%lld h %02lld min", t / 3600, t % 3600 / 60);
+  else std::snprintf(buffer, sizeof buffer, "%lld d %lld h", t / 86400, t % 86400 / 3600);
   return buffer;
 }
 
@@ -112,7 +110,8 @@ std::string format_count(double n) {
 double parse_duration(std::string_view text, std::string_view where) {
   const std::string t = trim(text);
   auto bad = [&]() -> Error {
-    return {"bad_duration", std::string(where), "duration \"" + t + "\" cannot be read", "write it as 90s, 15m, 12h, 2d, 1h30m or D-HH:MM:SS"};
+    return {"bad_duration", std::string(where), "duration \"" + t + "\" cannot be read",
+            "write it as 90s, 15m, 12h, 2d, 1h30m or D-HH:MM:SS"};
   };
   if (t.empty() || t.size() > 64) throw bad();
   if (t.find(':') != std::string::npos) {
@@ -132,8 +131,8 @@ double parse_duration(std::string_view text, std::string_view where) {
       if (p.empty() || !std::all_of(p.begin(), p.end(), [](unsigned char c) { return std::isdigit(c); })) throw bad();
       seconds = seconds * 60 + std::stod(p);
     }
-    if (parts.size() == 2 && t.find('-') == std::string::npos) return seconds;           // MM:SS
-    if (parts.size() == 2) seconds *= 60;                                                // D-HH:MM
+    if (parts.size() == 2 && t.find('-') == std::string::npos) return seconds;  // MM:SS
+    if (parts.size() == 2) seconds *= 60;                                       // D-HH:MM
     return days * 86400 + seconds;
   }
   double total = 0;
@@ -147,6 +146,7 @@ double parse_duration(std::string_view text, std::string_view where) {
     p = end;
     while (*p == ' ') ++p;
     double unit = 1;
+    // clang-format off
     switch (std::tolower(static_cast<unsigned char>(*p))) {
       case 's': unit = 1; ++p; break;
       case 'm': unit = 60; ++p; if (std::tolower(static_cast<unsigned char>(*p)) == 'i') { ++p; if (*p == 'n') ++p; } break;
@@ -156,6 +156,7 @@ double parse_duration(std::string_view text, std::string_view where) {
       case '\0': break;
       default: throw bad();
     }
+    // clang-format on
     while (*p == ' ') ++p;
     total += v * unit;
     any = true;

@@ -17,10 +17,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 std::string trim(std::string_view text);
 std::string to_lower(std::string_view text);
 
-std::string format_gib(double bytes);           // "12.34 GiB"
-std::string format_bytes(double bytes);         // "512 B", "1.5 MiB", "12.34 GiB", "1.20 TiB"
-std::string format_duration(double seconds);    // "45.0 s", "12 min 03 s", "3 h 20 min", "2 d 4 h"
-std::string format_count(double n);             // "134.5 M", "8.03 B"
+std::string format_gib(double bytes);         // "12.34 GiB"
+std::string format_bytes(double bytes);       // "512 B", "1.5 MiB", "12.34 GiB", "1.20 TiB"
+std::string format_duration(double seconds);  // "45.0 s", "12 min 03 s", "3 h 20 min", "2 d 4 h"
+std::string format_count(double n);           // "134.5 M", "8.03 B"
 // "90", "90s", "15m", "12h", "2d", "1h30m" and Slurm's "D-HH:MM:SS"-like forms -> seconds; throws Error{bad_duration}.
 double parse_duration(std::string_view text, std::string_view where);
 

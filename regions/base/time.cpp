@@ -42,12 +42,14 @@ std::optional<std::int64_t> parse_time(std::string_view text) {
       ++p;
       if ((day = digits(p, end, 2)) < 1) return std::nullopt;
       using namespace std::chrono;
-      const year_month_day ymd{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)), std::chrono::day(static_cast<unsigned>(day))};
+      const year_month_day ymd{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                               std::chrono::day(static_cast<unsigned>(day))};
       if (!ymd.ok()) return std::nullopt;
     }
   }
   std::int64_t t = days_from_civil(year, static_cast<unsigned>(month), static_cast<unsigned>(day)) * 86400;
-  if (p == end || *p == '(' || (*p == ' ' && (p + 1 == end || !std::isdigit(static_cast<unsigned char>(p[1]))))) return t;
+  if (p == end || *p == '(' || (*p == ' ' && (p + 1 == end || !std::isdigit(static_cast<unsigned char>(p[1])))))
+    return t;
   if (*p != 'T' && *p != 't' && *p != ' ') return std::nullopt;
   ++p;
   const int hour = digits(p, end, 2);
@@ -84,8 +86,9 @@ std::string format_time(std::int64_t s) {
   const year_month_day ymd(d);
   const hh_mm_ss hms(t - d);
   char buffer[80];
-  std::snprintf(buffer, sizeof buffer, "%04d-%02u-%02uT%02d:%02d:%02dZ", static_cast<int>(ymd.year()), static_cast<unsigned>(ymd.month()),
-                static_cast<unsigned>(ymd.day()), static_cast<int>(hms.hours().count()), static_cast<int>(hms.minutes().count()),
+  std::snprintf(buffer, sizeof buffer, "%04d-%02u-%02uT%02d:%02d:%02dZ", static_cast<int>(ymd.year()),
+                static_cast<unsigned>(ymd.month()), static_cast<unsigned>(ymd.day()),
+                static_cast<int>(hms.hours().count()), static_cast<int>(hms.minutes().count()),
                 static_cast<int>(hms.seconds().count()));
   return buffer;
 }

@@ -12,9 +12,11 @@ namespace shardfit::checkpoint {
 CompleteOnes list_complete(const std::filesystem::path& output) {
   CompleteOnes found;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(checkpoints_folder(output), error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(checkpoints_folder(output), error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    const bool is_step = name.size() >= 6 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
+    const bool is_step =
+        name.size() >= 6 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
     if (!is_step) continue;
     try {
       const Manifest manifest = read_complete(entry->path());
@@ -23,7 +25,8 @@ CompleteOnes list_complete(const std::filesystem::path& output) {
       found.broken.push_back(name + ": " + problem.message);
     }
   }
-  std::sort(found.complete.begin(), found.complete.end(), [](const auto& a, const auto& b) { return std::tie(a.sequence, a.step) > std::tie(b.sequence, b.step); });
+  std::sort(found.complete.begin(), found.complete.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.sequence, a.step) > std::tie(b.sequence, b.step); });
   std::sort(found.broken.begin(), found.broken.end(), std::greater<>());
   return found;
 }
@@ -42,7 +45,9 @@ std::filesystem::path resolve(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json", ignored)) return path;
   if (const auto found = find_latest(path)) return found->path;
   const CompleteOnes ones = list_complete(path);
-  throw Error("checkpoint_missing", "", ones.broken.empty() ? "holds no complete checkpoint" : "holds no complete checkpoint (" + ones.broken.front() + ")",
+  throw Error("checkpoint_missing", "",
+              ones.broken.empty() ? "holds no complete checkpoint"
+                                  : "holds no complete checkpoint (" + ones.broken.front() + ")",
               "name a folder step-N with a manifest.json, or an output folder with such checkpoints")
       .in_file(path.string());
 }

@@ -12,8 +12,8 @@ struct CompleteOnes {
     std::filesystem::path path;
     std::int64_t step = 0, sequence = 0;
   };
-  std::vector<One> complete;          // newest first
-  std::vector<std::string> broken;    // "step-00000020: WHY", highest step first
+  std::vector<One> complete;        // newest first
+  std::vector<std::string> broken;  // "step-00000020: WHY", highest step first
 };
 CompleteOnes list_complete(const std::filesystem::path& output);
 

@@ -20,8 +20,10 @@ const char* torch_name(Storage storage) {
 }
 
 // A parameter (or its state) read from the checkpoint piece by piece and converted.
-TensorToWrite tensor_from(const Checkpoint& checkpoint, const FlatParameter& parameter, Kind kind, std::string name, Storage storage) {
-  return {std::move(name), storage, parameter.shape, [&checkpoint, &parameter, kind, storage](std::int64_t first_byte, std::span<std::byte> out) {
+TensorToWrite tensor_from(const Checkpoint& checkpoint, const FlatParameter& parameter, Kind kind, std::string name,
+                          Storage storage) {
+  return {std::move(name), storage, parameter.shape,
+          [&checkpoint, &parameter, kind, storage](std::int64_t first_byte, std::span<std::byte> out) {
             const std::int64_t width = bytes_of(storage);
             std::vector<float> values(out.size() / static_cast<std::size_t>(width));
             checkpoint.read(parameter.name, kind, first_byte / width, values);
@@ -55,16 +57,21 @@ std::int64_t parse_size(const std::string& text, const std::string& where) {
     digits = 0;
   }
   const std::string unit = to_lower(trim(std::string_view(text).substr(digits)));
-  const std::pair<const char*, double> units[] = {{"", 1}, {"b", 1}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
+  const std::pair<const char*, double> units[] = {
+      {"", 1},      {"b", 1},        {"kb", 1e3},        {"mb", 1e6},           {"gb", 1e9},
+      {"tb", 1e12}, {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
   for (const auto& [name, factor] : units)
-    if (digits > 0 && unit == name && std::isfinite(number) && number * factor >= 1 && number * factor < 1e18) return static_cast<std::int64_t>(number * factor);
+    if (digits > 0 && unit == name && std::isfinite(number) && number * factor >= 1 && number * factor < 1e18)
+      return static_cast<std::int64_t>(number * factor);
   throw Error("bad_size", where, "\"" + text + "\" is not a size", "write it like 5GB, 500MB or 2GiB");
 }
 
-Exported export_huggingface(FileLayer& files, const std::filesystem::path& source, const std::filesystem::path& target, const ExportOptions& options) {
+Exported export_huggingface(FileLayer& files, const std::filesystem::path& source, const std::filesystem::path& target,
+                            const ExportOptions& options) {
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(target, ignored)))
-    throw Error("exists", "", "is there already", "name a folder that does not exist, or remove this one").in_file(target.string());
+    throw Error("exists", "", "is there already", "name a folder that does not exist, or remove this one")
+        .in_file(target.string());
   const Checkpoint checkpoint = Checkpoint::open(resolve(source));
 
   std::vector<std::vector<TensorToWrite>> shards(1);
@@ -95,7 +102,9 @@ Exported export_huggingface(FileLayer& files, const std::filesystem::path& sourc
   try {
     OrderedJson weight_map = OrderedJson::object();
     for (std::size_t i = 0; i < shards.size(); ++i) {
-      const std::string name = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+      const std::string name = shards.size() == 1
+                                   ? "model.safetensors"
+                                   : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
       note(name, write_safetensors(files, unfinished / name, shards[i]).bytes);
       for (const TensorToWrite& tensor : shards[i]) weight_map[tensor.name] = name;
     }
@@ -103,13 +112,17 @@ Exported export_huggingface(FileLayer& files, const std::filesystem::path& sourc
       write_file(files, unfinished / name, text);
       note(name, static_cast<std::int64_t>(text.size()));
     };
-    if (shards.size() > 1) text_file("model.safetensors.index.json", OrderedJson{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}}.dump(2) + "\n");
+    if (shards.size() > 1)
+      text_file("model.safetensors.index.json",
+                OrderedJson{{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}}.dump(2) + "\n");
     if (options.states) {
       std::vector<TensorToWrite> states;
       for (const FlatUnit& unit : checkpoint.units())
         for (const FlatParameter& parameter : unit.parameters)
           if (unit.states)
-            for (const Kind kind : {Kind::kExpAvg, Kind::kExpAvgSq}) states.push_back(tensor_from(checkpoint, parameter, kind, fmt::format("{}.{}", parameter.name, name_of(kind)), Storage::kF32));
+            for (const Kind kind : {Kind::kExpAvg, Kind::kExpAvgSq})
+              states.push_back(tensor_from(checkpoint, parameter, kind,
+                                           fmt::format("{}.{}", parameter.name, name_of(kind)), Storage::kF32));
       states.push_back({"step", Storage::kI64, {}, [&](std::int64_t, std::span<std::byte> out) {
                           const std::int64_t step = checkpoint.step();
                           std::memcpy(out.data(), &step, 8);

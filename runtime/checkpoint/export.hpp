@@ -11,9 +11,9 @@
 namespace shardfit::checkpoint {
 
 struct ExportOptions {
-  Storage storage = Storage::kF32;              // kF32 | kBf16 | kF16
-  std::int64_t max_shard_bytes = 5'000'000'000; // --max-shard-size
-  bool states = false;                          // also states.safetensors: NAME.exp_avg, NAME.exp_avg_sq, step
+  Storage storage = Storage::kF32;               // kF32 | kBf16 | kF16
+  std::int64_t max_shard_bytes = 5'000'000'000;  // --max-shard-size
+  bool states = false;                           // also states.safetensors: NAME.exp_avg, NAME.exp_avg_sq, step
 };
 struct Exported {
   std::int64_t tensors = 0, bytes = 0;

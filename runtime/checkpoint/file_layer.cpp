@@ -13,8 +13,8 @@ namespace shardfit::checkpoint {
 namespace {
 
 [[noreturn]] void failed(const char* what, const std::filesystem::path& path, int reason) {
-  throw Error("storage_failed", "", std::string("cannot ") + what + ": " + std::strerror(reason), "see that the folder is writable and has room",
-              kExitStorage)
+  throw Error("storage_failed", "", std::string("cannot ") + what + ": " + std::strerror(reason),
+              "see that the folder is writable and has room", kExitStorage)
       .in_file(path.string());
 }
 
@@ -54,7 +54,9 @@ class RealFile : public OutputFile {
 
 class RealFiles : public FileLayer {
  public:
-  std::unique_ptr<OutputFile> create(const std::filesystem::path& path) override { return std::make_unique<RealFile>(path); }
+  std::unique_ptr<OutputFile> create(const std::filesystem::path& path) override {
+    return std::make_unique<RealFile>(path);
+  }
   void make_folder(const std::filesystem::path& path) override {
     std::error_code error;
     std::filesystem::create_directories(path, error);

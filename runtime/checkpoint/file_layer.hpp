@@ -13,7 +13,7 @@ class OutputFile {
  public:
   virtual ~OutputFile() = default;
   virtual void write(std::span<const std::byte> bytes) = 0;
-  virtual void sync() = 0;   // fsync
+  virtual void sync() = 0;  // fsync
   virtual void close() = 0;
 };
 
@@ -23,10 +23,11 @@ class FileLayer {
   virtual std::unique_ptr<OutputFile> create(const std::filesystem::path& path) = 0;  // truncates
   virtual void make_folder(const std::filesystem::path& path) = 0;                    // parents too
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  // Puts the folder `from` at `to` in one step. Where `to` exists, the two change places (what was at `to` is then at `from`).
+  // Puts the folder `from` at `to` in one step. Where `to` exists, the two change places (what was at `to` is then at
+  // `from`).
   virtual void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void sync_folder(const std::filesystem::path& path) = 0;
-  virtual void remove_all(const std::filesystem::path& path) = 0;                     // absent is fine
+  virtual void remove_all(const std::filesystem::path& path) = 0;  // absent is fine
 };
 
 FileLayer& real_files();

@@ -11,14 +11,15 @@ std::uint16_t to_fp16(float value) {
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return sign | 0x7E00;
-  if (magnitude >= 0x47800000u) return sign | 0x7C00;                     // 65536 and more: infinity
-  if (magnitude < 0x33000000u) return sign;                               // below half of the least subnormal
-  if (magnitude < 0x38800000u) {                                          // subnormal: value x 2^24, rounded
+  if (magnitude >= 0x47800000u) return sign | 0x7C00;  // 65536 and more: infinity
+  if (magnitude < 0x33000000u) return sign;            // below half of the least subnormal
+  if (magnitude < 0x38800000u) {                       // subnormal: value x 2^24, rounded
     const float scaled = std::nearbyint(std::bit_cast<float>(magnitude) * 16777216.0f);
     return sign | static_cast<std::uint16_t>(scaled);
   }
-  const std::uint32_t rebased = magnitude - 0x38000000u;                  // exponent bias 127 -> 15
-  return sign | static_cast<std::uint16_t>((rebased + 0xFFF + (rebased >> 13 & 1)) >> 13);  // may carry into infinity, rightly
+  const std::uint32_t rebased = magnitude - 0x38000000u;  // exponent bias 127 -> 15
+  return sign |
+         static_cast<std::uint16_t>((rebased + 0xFFF + (rebased >> 13 & 1)) >> 13);  // may carry into infinity, rightly
 }
 
 float from_fp16(std::uint16_t bits) {

@@ -11,14 +11,14 @@
 namespace shardfit::checkpoint {
 
 struct ManifestFile {
-  std::string name;                // relative to the checkpoint: "rank-00000-of-00002.safetensors", "model/config.json"
+  std::string name;  // relative to the checkpoint: "rank-00000-of-00002.safetensors", "model/config.json"
   std::int64_t bytes = 0;
   std::string xxh64;
 };
 
 struct Manifest {
   std::int64_t step = 0, ranks = 0;
-  std::int64_t sequence = 0;       // counts the saves into an output folder: the highest is the newest
+  std::int64_t sequence = 0;  // counts the saves into an output folder: the highest is the newest
   std::vector<FlatUnit> units;
   std::vector<std::pair<std::string, std::string>> tied;
   std::vector<ManifestFile> files;

@@ -1,9 +1,9 @@
 // Reading a checkpoint, and checking one.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fcntl.h>
 #include <unistd.h>
+#include <algorithm>
 #include <unordered_map>
 
 #include "regions/base/error.hpp"
@@ -26,7 +26,9 @@ struct Checkpoint::Parts {
   const At& at(const std::string& parameter) const {
     const auto found = where.find(parameter);
     if (found == where.end())
-      throw Error("checkpoint_mismatch", "tensor " + parameter, "is not in the checkpoint", "resume with the model that was trained").in_file(folder.string());
+      throw Error("checkpoint_mismatch", "tensor " + parameter, "is not in the checkpoint",
+                  "resume with the model that was trained")
+          .in_file(folder.string());
     return found->second;
   }
 };
@@ -42,7 +44,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   parts->manifest = read_complete(folder);
   const Manifest& manifest = parts->manifest;
   for (std::size_t u = 0; u < manifest.units.size(); ++u)
-    for (std::size_t p = 0; p < manifest.units[u].parameters.size(); ++p) parts->where.emplace(manifest.units[u].parameters[p].name, Parts::At{u, p});
+    for (std::size_t p = 0; p < manifest.units[u].parameters.size(); ++p)
+      parts->where.emplace(manifest.units[u].parameters[p].name, Parts::At{u, p});
   for (std::int64_t rank = 0; rank < manifest.ranks; ++rank) {
     parts->files.emplace_back(folder / rank_file(rank, manifest.ranks));
     for (const FlatUnit& unit : manifest.units)
@@ -50,7 +53,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
         if (kind != Kind::kParameters && !unit.states) continue;
         const StoredTensor* tensor = parts->files.back().find(fmt::format("{}.{}", unit.name, name_of(kind)));
         if (tensor == nullptr || tensor->storage != Storage::kF32 || tensor->elements() != unit.slice(manifest.ranks))
-          throw Error("checkpoint_corrupt", fmt::format("tensor {}.{}", unit.name, name_of(kind)), "is not as manifest.json says", "resume from an older checkpoint", kExitFailed)
+          throw Error("checkpoint_corrupt", fmt::format("tensor {}.{}", unit.name, name_of(kind)),
+                      "is not as manifest.json says", "resume from an older checkpoint", kExitFailed)
               .in_file(parts->files.back().path().string());
       }
   }
@@ -69,41 +73,53 @@ std::filesystem::path Checkpoint::model_folder() const { return parts_->folder /
 
 const FlatParameter* Checkpoint::find(const std::string& parameter) const {
   const auto found = parts_->where.find(parameter);
-  return found == parts_->where.end() ? nullptr : &parts_->manifest.units[found->second.unit].parameters[found->second.parameter];
+  return found == parts_->where.end() ? nullptr
+                                      : &parts_->manifest.units[found->second.unit].parameters[found->second.parameter];
 }
 
-bool Checkpoint::has_states(const std::string& parameter) const { return parts_->manifest.units[parts_->at(parameter).unit].states; }
+bool Checkpoint::has_states(const std::string& parameter) const {
+  return parts_->manifest.units[parts_->at(parameter).unit].states;
+}
 
 void Checkpoint::read(const std::string& parameter, Kind kind, std::int64_t first, std::span<float> out) const {
   const Parts::At at = parts_->at(parameter);
   const FlatUnit& unit = parts_->manifest.units[at.unit];
   const FlatParameter& flat = unit.parameters[at.parameter];
   if (first < 0 || first > flat.elements() || static_cast<std::int64_t>(out.size()) > flat.elements() - first)
-    throw Error("out_of_range", "tensor " + parameter, fmt::format("elements {} and {} more were asked for; it has {}", first, out.size(), flat.elements()), "", kExitFailed);
+    throw Error("out_of_range", "tensor " + parameter,
+                fmt::format("elements {} and {} more were asked for; it has {}", first, out.size(), flat.elements()),
+                "", kExitFailed);
   const std::string tensor = fmt::format("{}.{}", unit.name, name_of(kind));
   const std::int64_t slice = unit.slice(parts_->manifest.ranks);
   for (std::int64_t element = flat.offset + first; !out.empty();) {
     const std::int64_t rank = element / slice, within = element % slice;
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(slice - within, static_cast<std::int64_t>(out.size())));
+    const auto count =
+        static_cast<std::size_t>(std::min<std::int64_t>(slice - within, static_cast<std::int64_t>(out.size())));
     parts_->files[static_cast<std::size_t>(rank)].read_fp32(tensor, within, out.first(count));
     element += static_cast<std::int64_t>(count);
     out = out.subspan(count);
   }
 }
 
-void Checkpoint::read_slice(const FlatUnit& unit, Kind kind, std::int64_t rank, std::int64_t ranks, std::span<float> out, std::vector<std::string>* without_states) const {
+void Checkpoint::read_slice(const FlatUnit& unit, Kind kind, std::int64_t rank, std::int64_t ranks,
+                            std::span<float> out, std::vector<std::string>* without_states) const {
   const std::int64_t begin = rank * unit.slice(ranks), end = begin + static_cast<std::int64_t>(out.size());
   std::fill(out.begin(), out.end(), 0.0f);
   for (const FlatParameter& parameter : unit.parameters) {
     const Parts::At at = parts_->at(parameter.name);
     if (parts_->manifest.units[at.unit].parameters[at.parameter].shape != parameter.shape)
-      throw Error("checkpoint_mismatch", "tensor " + parameter.name, "has another shape in the checkpoint", "resume with the model that was trained").in_file(parts_->folder.string());
+      throw Error("checkpoint_mismatch", "tensor " + parameter.name, "has another shape in the checkpoint",
+                  "resume with the model that was trained")
+          .in_file(parts_->folder.string());
     if (kind != Kind::kParameters && !parts_->manifest.units[at.unit].states) {
       if (without_states != nullptr) without_states->push_back(parameter.name);
       continue;
     }
-    const std::int64_t from = std::max(begin, parameter.offset), to = std::min(end, parameter.offset + parameter.elements());
-    if (from < to) read(parameter.name, kind, from - parameter.offset, out.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
+    const std::int64_t from = std::max(begin, parameter.offset),
+                       to = std::min(end, parameter.offset + parameter.elements());
+    if (from < to)
+      read(parameter.name, kind, from - parameter.offset,
+           out.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
   }
 }
 
@@ -116,7 +132,10 @@ Verified verify(const std::filesystem::path& folder, std::int64_t part, std::int
     const ManifestFile& file = manifest.files[i];
     const std::filesystem::path path = folder / file.name;
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    const auto corrupt = [&](const std::string& what) { return Error("checkpoint_corrupt", "", what, "resume from an older checkpoint", kExitFailed).in_file(path.string()); };
+    const auto corrupt = [&](const std::string& what) {
+      return Error("checkpoint_corrupt", "", what, "resume from an older checkpoint", kExitFailed)
+          .in_file(path.string());
+    };
     if (descriptor < 0) throw corrupt("cannot be opened");
     Xxh64 hash;
     std::int64_t bytes = 0;

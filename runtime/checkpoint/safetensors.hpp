@@ -17,13 +17,13 @@
 namespace shardfit::checkpoint {
 
 enum class Storage { kF64, kF32, kF16, kBf16, kI64, kI32, kI16, kI8, kU8, kBool, kU16, kU32, kU64, kF8E4M3, kF8E5M2 };
-std::string_view name_of(Storage storage);        // "F32", "BF16", ...
+std::string_view name_of(Storage storage);  // "F32", "BF16", ...
 std::int64_t bytes_of(Storage storage);
 
 struct StoredTensor {
   Storage storage = Storage::kF32;
   std::vector<std::int64_t> shape;
-  std::int64_t begin = 0, end = 0;                // bytes, relative to the data part
+  std::int64_t begin = 0, end = 0;  // bytes, relative to the data part
   std::int64_t elements() const;
 };
 
@@ -41,7 +41,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const StoredTensor* find(const std::string& name) const;
 
-  // Elements [first, first + out.size()) of a floating-point tensor as fp32 (F64, F32, F16, BF16). Throws Error{wrong_type} for others.
+  // Elements [first, first + out.size()) of a floating-point tensor as fp32 (F64, F32, F16, BF16). Throws
+  // Error{wrong_type} for others.
   void read_fp32(const std::string& name, std::int64_t first, std::span<float> out) const;
   void read_bytes(const std::string& name, std::int64_t first, std::span<std::byte> out) const;
 
@@ -63,14 +64,16 @@ struct TensorToWrite {
 
 struct Written {
   std::int64_t bytes = 0;
-  std::string xxh64;                              // of the whole file, 16 hexadecimal digits
+  std::string xxh64;  // of the whole file, 16 hexadecimal digits
 };
 // Writes and fsyncs one file, tensors in the order given. Holds `buffer_bytes` in memory.
-Written write_safetensors(FileLayer& files, const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+Written write_safetensors(FileLayer& files, const std::filesystem::path& path,
+                          const std::vector<TensorToWrite>& tensors,
                           const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
                           std::size_t buffer_bytes = std::size_t{8} << 20);
 // A TensorToWrite over fp32 values in memory, stored as `storage` (kF32, kF16, kBf16); `values` must stay alive.
-TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::span<const float> values, Storage storage = Storage::kF32);
+TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::span<const float> values,
+                        Storage storage = Storage::kF32);
 
 // Rounds to nearest, ties to even; NaN stays NaN. Those of bf16 stand here so that loops over them become vector code.
 inline std::uint16_t to_bf16(float value) {

@@ -8,15 +8,17 @@
 
 namespace shardfit::checkpoint {
 
-Written write_safetensors(FileLayer& files, const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
-                          const std::map<std::string, std::string>& metadata, std::size_t buffer_bytes) {
+Written write_safetensors(FileLayer& files, const std::filesystem::path& path,
+                          const std::vector<TensorToWrite>& tensors, const std::map<std::string, std::string>& metadata,
+                          std::size_t buffer_bytes) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::int64_t at = 0;
   for (const TensorToWrite& tensor : tensors) {
     std::int64_t size = bytes_of(tensor.storage);
     for (const std::int64_t d : tensor.shape) size *= d;
-    header[tensor.name] = {{"dtype", name_of(tensor.storage)}, {"shape", tensor.shape}, {"data_offsets", {at, at + size}}};
+    header[tensor.name] = {
+        {"dtype", name_of(tensor.storage)}, {"shape", tensor.shape}, {"data_offsets", {at, at + size}}};
     at += size;
   }
   std::string text = header.dump();
@@ -39,7 +41,8 @@ Written write_safetensors(FileLayer& files, const std::filesystem::path& path, c
     std::int64_t size = bytes_of(tensor.storage);
     for (const std::int64_t d : tensor.shape) size *= d;
     for (std::int64_t done = 0; done < size;) {
-      const auto piece = std::span(buffer).first(static_cast<std::size_t>(std::min<std::int64_t>(size - done, static_cast<std::int64_t>(buffer.size()))));
+      const auto piece = std::span(buffer).first(
+          static_cast<std::size_t>(std::min<std::int64_t>(size - done, static_cast<std::int64_t>(buffer.size()))));
       tensor.fill(done, piece);
       put(piece);
       done += static_cast<std::int64_t>(piece.size());
@@ -51,10 +54,12 @@ Written write_safetensors(FileLayer& files, const std::filesystem::path& path, c
   return written;
 }
 
-TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::span<const float> values, Storage storage) {
+TensorToWrite tensor_of(std::string name, std::vector<std::int64_t> shape, std::span<const float> values,
+                        Storage storage) {
   if (storage != Storage::kF32 && storage != Storage::kBf16 && storage != Storage::kF16)
     throw Error("wrong_type", "tensor " + name, "fp32 values cannot be written as " + std::string(name_of(storage)));
-  return {std::move(name), storage, std::move(shape), [values, storage](std::int64_t first_byte, std::span<std::byte> out) {
+  return {std::move(name), storage, std::move(shape),
+          [values, storage](std::int64_t first_byte, std::span<std::byte> out) {
             if (storage == Storage::kF32) {
               std::memcpy(out.data(), reinterpret_cast<const std::byte*>(values.data()) + first_byte, out.size());
               return;

@@ -27,11 +27,14 @@ std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::for
 std::map<std::string, std::string> read_index(const std::filesystem::path& file) {
   const Json index = read_json_file(file);
   const auto found = index.is_object() ? index.find("weight_map") : index.end();
-  if (!index.is_object() || found == index.end() || !found->is_object()) throw Error("bad_json", "/weight_map", "is missing or not an object").in_file(file.string());
+  if (!index.is_object() || found == index.end() || !found->is_object())
+    throw Error("bad_json", "/weight_map", "is missing or not an object").in_file(file.string());
   std::map<std::string, std::string> map;
   for (const auto& [name, value] : found->items()) {
-    if (!value.is_string() || value.get<std::string>().find('/') != std::string::npos || value.get<std::string>().empty())
-      throw Error("bad_json", "/weight_map/" + name, "is " + brief(value) + ", not the name of a file in the folder").in_file(file.string());
+    if (!value.is_string() || value.get<std::string>().find('/') != std::string::npos ||
+        value.get<std::string>().empty())
+      throw Error("bad_json", "/weight_map/" + name, "is " + brief(value) + ", not the name of a file in the folder")
+          .in_file(file.string());
     map.emplace(name, value.get<std::string>());
   }
   return map;
@@ -41,8 +44,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
 
 struct HuggingFaceWeights::Parts {
   std::filesystem::path folder;
-  std::map<std::string, SafetensorsFile> files;        // by file name
-  std::map<std::string, const SafetensorsFile*> where; // by tensor name
+  std::map<std::string, SafetensorsFile> files;         // by file name
+  std::map<std::string, const SafetensorsFile*> where;  // by tensor name
 
   // The file that has the tensor, and its name there.
   std::pair<const SafetensorsFile*, std::string> locate(const std::string& name) const {
@@ -61,16 +64,23 @@ HuggingFaceWeights::HuggingFaceWeights(const std::filesystem::path& folder) : pa
   } else if (std::filesystem::exists(index)) {
     for (const auto& [name, file_name] : read_index(index)) {
       auto file = parts_->files.find(file_name);
-      if (file == parts_->files.end()) file = parts_->files.emplace(file_name, SafetensorsFile(folder / file_name)).first;
+      if (file == parts_->files.end())
+        file = parts_->files.emplace(file_name, SafetensorsFile(folder / file_name)).first;
       if (file->second.find(name) == nullptr)
-        throw Error("weights_missing", "tensor " + name, "is not in " + file_name + " where model.safetensors.index.json says it is", "fetch the model again").in_file(folder.string());
+        throw Error("weights_missing", "tensor " + name,
+                    "is not in " + file_name + " where model.safetensors.index.json says it is",
+                    "fetch the model again")
+            .in_file(folder.string());
       parts_->where.emplace(name, &file->second);
     }
   } else {
-    const bool pickled = std::filesystem::exists(folder / "pytorch_model.bin") || std::filesystem::exists(folder / "pytorch_model.bin.index.json");
-    throw Error("weights_missing", "",
-                pickled ? "has pytorch_model.bin only, which is not read" : "has neither model.safetensors nor model.safetensors.index.json",
-                pickled ? "save the model as safetensors" : "name a folder with weights, or set train.init to \"random\"")
+    const bool pickled = std::filesystem::exists(folder / "pytorch_model.bin") ||
+                         std::filesystem::exists(folder / "pytorch_model.bin.index.json");
+    throw Error(
+        "weights_missing", "",
+        pickled ? "has pytorch_model.bin only, which is not read"
+                : "has neither model.safetensors nor model.safetensors.index.json",
+        pickled ? "save the model as safetensors" : "name a folder with weights, or set train.init to \"random\"")
         .in_file(folder.string());
   }
 }
@@ -82,24 +92,32 @@ const StoredTensor* HuggingFaceWeights::find(const std::string& name) const {
   return file == nullptr ? nullptr : file->find(spelling);
 }
 
-void HuggingFaceWeights::read(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t first, std::span<float> out) const {
+void HuggingFaceWeights::read(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t first,
+                              std::span<float> out) const {
   const auto [file, spelling] = parts_->locate(name);
   if (file == nullptr)
-    throw Error("weights_missing", "tensor " + name, "is not among the weights", "see that config.json belongs to these weights").in_file(parts_->folder.string());
-  if (file->find(spelling)->shape != shape)
-    throw Error("wrong_shape", "tensor " + name, "has the shape " + shape_text(file->find(spelling)->shape) + " where config.json asks for " + shape_text(shape),
+    throw Error("weights_missing", "tensor " + name, "is not among the weights",
                 "see that config.json belongs to these weights")
+        .in_file(parts_->folder.string());
+  if (file->find(spelling)->shape != shape)
+    throw Error(
+        "wrong_shape", "tensor " + name,
+        "has the shape " + shape_text(file->find(spelling)->shape) + " where config.json asks for " + shape_text(shape),
+        "see that config.json belongs to these weights")
         .in_file(file->path().string());
   file->read_fp32(spelling, first, out);
 }
 
-void HuggingFaceWeights::read_slice(const FlatUnit& unit, std::int64_t rank, std::int64_t ranks, std::span<float> out) const {
+void HuggingFaceWeights::read_slice(const FlatUnit& unit, std::int64_t rank, std::int64_t ranks,
+                                    std::span<float> out) const {
   const std::int64_t begin = rank * unit.slice(ranks), end = begin + static_cast<std::int64_t>(out.size());
   std::fill(out.begin(), out.end(), 0.0f);
   for (const FlatParameter& parameter : unit.parameters) {
-    const std::int64_t from = std::max(begin, parameter.offset), to = std::min(end, parameter.offset + parameter.elements());
+    const std::int64_t from = std::max(begin, parameter.offset),
+                       to = std::min(end, parameter.offset + parameter.elements());
     if (from < to)
-      read(parameter.name, parameter.shape, from - parameter.offset, out.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
+      read(parameter.name, parameter.shape, from - parameter.offset,
+           out.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
   }
 }
 
@@ -109,7 +127,9 @@ void HuggingFaceWeights::check(const std::vector<FlatUnit>& units) const {
     for (const FlatParameter& parameter : unit.parameters) {
       const StoredTensor* tensor = find(parameter.name);
       if (tensor == nullptr) missing.push_back(parameter.name);
-      else if (tensor->shape != parameter.shape) shaped.push_back(parameter.name + " " + shape_text(tensor->shape) + " instead of " + shape_text(parameter.shape));
+      else if (tensor->shape != parameter.shape)
+        shaped.push_back(parameter.name + " " + shape_text(tensor->shape) + " instead of " +
+                         shape_text(parameter.shape));
     }
   const auto few = [](std::vector<std::string> names) {
     const std::size_t count = names.size();
@@ -117,7 +137,8 @@ void HuggingFaceWeights::check(const std::vector<FlatUnit>& units) const {
     return join(names, ", ") + (count > 4 ? fmt::format(" and {} more", count - 4) : "");
   };
   const char* remedy = "see that config.json belongs to these weights";
-  if (!missing.empty()) throw Error("weights_missing", "", "lacks " + few(missing), remedy).in_file(parts_->folder.string());
+  if (!missing.empty())
+    throw Error("weights_missing", "", "lacks " + few(missing), remedy).in_file(parts_->folder.string());
   if (!shaped.empty()) throw Error("wrong_shape", "", "has " + few(shaped), remedy).in_file(parts_->folder.string());
 }
 

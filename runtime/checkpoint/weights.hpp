@@ -20,14 +20,17 @@ class HuggingFaceWeights {
   HuggingFaceWeights(HuggingFaceWeights&&) noexcept;
   ~HuggingFaceWeights();
 
-  // A model saved without its head carries names without the base prefix ("h.0.ln_1.weight" for "transformer.h.0.ln_1.weight", also
-  // "model."): both are found.
+  // A model saved without its head carries names without the base prefix ("h.0.ln_1.weight" for
+  // "transformer.h.0.ln_1.weight", also "model."): both are found.
   const StoredTensor* find(const std::string& name) const;
-  // Elements [first, first + out.size()) as fp32. Throws Error{weights_missing} naming the tensor, Error{wrong_shape} if `shape` differs.
-  void read(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t first, std::span<float> out) const;
+  // Elements [first, first + out.size()) as fp32. Throws Error{weights_missing} naming the tensor, Error{wrong_shape}
+  // if `shape` differs.
+  void read(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t first,
+            std::span<float> out) const;
   // The slice of `unit` that `rank` of `ranks` owns; reads only that; padding is zero.
   void read_slice(const FlatUnit& unit, std::int64_t rank, std::int64_t ranks, std::span<float> out) const;
-  // Throws one Error{weights_missing | wrong_shape} that names the first few parameters that are missing or shaped otherwise.
+  // Throws one Error{weights_missing | wrong_shape} that names the first few parameters that are missing or shaped
+  // otherwise.
   void check(const std::vector<FlatUnit>& units) const;
   std::vector<std::string> names() const;
 

@@ -26,7 +26,8 @@ std::uint64_t round(std::uint64_t lane, std::uint64_t input) { return std::rotl(
 
 }  // namespace
 
-Xxh64::Xxh64(std::uint64_t seed) : lanes_{seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1}, rest_{}, seed_(seed) {}
+Xxh64::Xxh64(std::uint64_t seed)
+    : lanes_{seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1}, rest_{}, seed_(seed) {}
 
 void Xxh64::update(std::span<const std::byte> bytes) {
   total_ += bytes.size();
@@ -55,8 +56,10 @@ std::uint64_t Xxh64::digest() const {
   }
   hash += total_;
   std::size_t at = 0;
-  for (; at + 8 <= rest_size_; at += 8) hash = std::rotl(hash ^ round(0, read64(rest_.data() + at)), 27) * kPrime1 + kPrime4;
-  for (; at + 4 <= rest_size_; at += 4) hash = std::rotl(hash ^ read32(rest_.data() + at) * kPrime1, 23) * kPrime2 + kPrime3;
+  for (; at + 8 <= rest_size_; at += 8)
+    hash = std::rotl(hash ^ round(0, read64(rest_.data() + at)), 27) * kPrime1 + kPrime4;
+  for (; at + 4 <= rest_size_; at += 4)
+    hash = std::rotl(hash ^ read32(rest_.data() + at) * kPrime1, 23) * kPrime2 + kPrime3;
   for (; at < rest_size_; ++at) hash = std::rotl(hash ^ static_cast<std::uint64_t>(rest_[at]) * kPrime5, 11) * kPrime1;
   hash ^= hash >> 33;
   hash *= kPrime2;

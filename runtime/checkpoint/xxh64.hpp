@@ -1,4 +1,5 @@
-// XXH64, the checksum of checkpoint files (github.com/Cyan4973/xxHash, doc/xxhash_spec.md), over bytes that come piece by piece.
+// XXH64, the checksum of checkpoint files (github.com/Cyan4973/xxHash, doc/xxhash_spec.md), over bytes that come piece
+// by piece.
 #pragma once
 #include <array>
 #include <cstddef>

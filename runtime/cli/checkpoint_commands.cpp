@@ -21,9 +21,14 @@ int run_verify(const Arguments& arguments) {
   const auto path = checkpoint::resolve(folder);
   const auto verified = checkpoint::verify(path);
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"path", path.string()}, {"step", verified.step}, {"files", verified.files}, {"bytes", verified.bytes}}.dump());
+    fmt::print(
+        "{}\n",
+        nlohmann::ordered_json{
+            {"path", path.string()}, {"step", verified.step}, {"files", verified.files}, {"bytes", verified.bytes}}
+            .dump());
   } else {
-    fmt::print("{}: step {}, {} files, {}: complete and intact\n", path.string(), verified.step, verified.files, format_bytes(static_cast<double>(verified.bytes)));
+    fmt::print("{}: step {}, {} files, {}: complete and intact\n", path.string(), verified.step, verified.files,
+               format_bytes(static_cast<double>(verified.bytes)));
   }
   return kExitDone;
 }
@@ -40,17 +45,20 @@ int run_export(const Arguments& arguments) {
   app.add_flag("--states", states, "Also write states.safetensors: AdamW's states by parameter");
   if (const auto status = parse_arguments(app, arguments)) return *status;
   if (format == "peft" || format == "peft-merged")
-    throw Error("not_supported", "--format", "\"" + format + "\" is for LoRA runs, which shardfit-train does not do yet", "use huggingface");
-  if (format != "huggingface") throw Error("unknown_word", "--format", "\"" + format + "\" is not known", "use huggingface");
+    throw Error("not_supported", "--format",
+                "\"" + format + "\" is for LoRA runs, which shardfit-train does not do yet", "use huggingface");
+  if (format != "huggingface")
+    throw Error("unknown_word", "--format", "\"" + format + "\" is not known", "use huggingface");
   checkpoint::ExportOptions options;
   if (dtype == "bf16") options.storage = checkpoint::Storage::kBf16;
   else if (dtype == "fp16") options.storage = checkpoint::Storage::kF16;
-  else if (dtype != "fp32") throw Error("unknown_word", "--dtype", "\"" + dtype + "\" is not known", "use fp32, bf16 or fp16");
+  else if (dtype != "fp32")
+    throw Error("unknown_word", "--dtype", "\"" + dtype + "\" is not known", "use fp32, bf16 or fp16");
   options.max_shard_bytes = checkpoint::parse_size(size, "--max-shard-size");
   options.states = states;
   const auto exported = checkpoint::export_huggingface(checkpoint::real_files(), source, target, options);
-  fmt::print("{}: {} tensors in {} file{}, {}\n", target, exported.tensors, exported.files.size(), exported.files.size() == 1 ? "" : "s",
-             format_bytes(static_cast<double>(exported.bytes)));
+  fmt::print("{}: {} tensors in {} file{}, {}\n", target, exported.tensors, exported.files.size(),
+             exported.files.size() == 1 ? "" : "s", format_bytes(static_cast<double>(exported.bytes)));
   return kExitDone;
 }
 

@@ -5,7 +5,7 @@
 
 namespace shardfit::cli {
 
-using Arguments = std::vector<std::string>;   // behind the command's name
+using Arguments = std::vector<std::string>;  // behind the command's name
 
 int run_train(const Arguments& arguments, const std::vector<std::string>& whole_command_line);
 int run_verify(const Arguments& arguments);

@@ -1,4 +1,5 @@
-// eval and logits: a model from a checkpoint or a Hugging Face folder over rows of a JSON-lines file, on this machine's processors.
+// eval and logits: a model from a checkpoint or a Hugging Face folder over rows of a JSON-lines file, on this machine's
+// processors.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -29,7 +30,9 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     auto pattern = (fs::temp_directory_path() / "shardfit-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw Error("storage_failed", "", fmt::format("cannot make a temporary folder: {}", std::strerror(errno)), "", kExitFailed);
+    if (!::mkdtemp(pattern.data()))
+      throw Error("storage_failed", "", fmt::format("cannot make a temporary folder: {}", std::strerror(errno)), "",
+                  kExitFailed);
     path_ = pattern;
   }
   ~TemporaryFolder() {
@@ -45,9 +48,11 @@ class TemporaryFolder {
 // The model and the rows, ready to compute one row at a time in fp32.
 class Loaded {
  public:
-  Loaded(const std::string& folder, const std::string& file, bool packing, std::int64_t sequence, const std::string& format) {
+  Loaded(const std::string& folder, const std::string& file, bool packing, std::int64_t sequence,
+         const std::string& format) {
     const bool huggingface = fs::exists(fs::path(folder) / "config.json");
-    if (!huggingface) checkpoint_ = std::make_unique<checkpoint::Checkpoint>(checkpoint::Checkpoint::open(checkpoint::resolve(folder)));
+    if (!huggingface)
+      checkpoint_ = std::make_unique<checkpoint::Checkpoint>(checkpoint::Checkpoint::open(checkpoint::resolve(folder)));
     const auto model_folder = huggingface ? fs::path(folder) : checkpoint_->model_folder();
     model_ = model::load_model(model_folder.string());
     data::Source source;
@@ -60,7 +65,8 @@ class Loaded {
       tokenizer_ = std::make_unique<tokenizer::Tokenizer>(tokenizer::Tokenizer::load(model_folder));
     source.tokenizer = tokenizer_.get();
     source.end_of_text = tokenizer::end_of_text(model_folder, tokenizer_.get());
-    if (sequence == 0 && checkpoint_) sequence = nlohmann::json::parse(checkpoint_->job_json()).value("sequence_length", std::int64_t{0});
+    if (sequence == 0 && checkpoint_)
+      sequence = nlohmann::json::parse(checkpoint_->job_json()).value("sequence_length", std::int64_t{0});
     if (sequence == 0) {  // as long as the longest row needs
       source.sequence_length = std::max<std::int64_t>(model_.max_positions, 1);
       source.packing = false;
@@ -76,7 +82,8 @@ class Loaded {
     job::Plan plan;
     plan.gpu = "cpu";
     at::set_num_threads(train::threads_for(1));
-    engine_ = std::make_unique<engine::Engine>(schedule::build_step(model_, job, plan), models::math_of(model_, 0.0), *collective_, 0);
+    engine_ = std::make_unique<engine::Engine>(schedule::build_step(model_, job, plan), models::math_of(model_, 0.0),
+                                               *collective_, 0);
     if (huggingface) engine_->load(checkpoint::HuggingFaceWeights(model_folder));
     else engine_->restore(*checkpoint_, false);
   }
@@ -113,13 +120,16 @@ int run_eval(const Arguments& arguments) {
     if (rows[0].supervised > 0) loss += loaded.engine_->evaluate(train::micro_batch_of(rows, {i}));
   }
   const double mean = supervised > 0 ? loss / static_cast<double>(supervised) : std::nan("");
-  if (json) fmt::print("{}\n", nlohmann::ordered_json{{"loss", train::number_or_null(mean)}, {"supervised_tokens", supervised}}.dump());
+  if (json)
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"loss", train::number_or_null(mean)}, {"supervised_tokens", supervised}}.dump());
   else fmt::print("loss {:.6f} over {} supervised tokens in {} rows\n", mean, supervised, loaded.dataset_->rows());
   return kExitDone;
 }
 
 int run_logits(const Arguments& arguments) {
-  CLI::App app{"Writes fp32 logits of every row of a file: tensors \"0\", \"1\", ... of [tokens, vocabulary].", "shardfit-train logits"};
+  CLI::App app{"Writes fp32 logits of every row of a file: tensors \"0\", \"1\", ... of [tokens, vocabulary].",
+               "shardfit-train logits"};
   std::string folder, file, out, format = "jsonl";
   std::int64_t sequence = 0;
   app.add_option("DIR", folder, "Checkpoint, output folder or Hugging Face folder")->required();
@@ -140,10 +150,11 @@ int run_logits(const Arguments& arguments) {
         computed = i;
         values.assign(static_cast<std::size_t>(length * vocabulary), 0);
         const std::vector<data::Row> rows{loaded.dataset_->row(i)};
-        loaded.engine_->logits(train::micro_batch_of(rows, {i}), [&](std::int64_t, std::int64_t first, std::int64_t tokens, const float* logits) {
-          const auto n = std::min(tokens, length - first);
-          if (n > 0) std::copy_n(logits, n * vocabulary, values.begin() + first * vocabulary);
-        });
+        loaded.engine_->logits(train::micro_batch_of(rows, {i}),
+                               [&](std::int64_t, std::int64_t first, std::int64_t tokens, const float* logits) {
+                                 const auto n = std::min(tokens, length - first);
+                                 if (n > 0) std::copy_n(logits, n * vocabulary, values.begin() + first * vocabulary);
+                               });
       }
       std::memcpy(bytes.data(), reinterpret_cast<const std::byte*>(values.data()) + first_byte, bytes.size());
     };

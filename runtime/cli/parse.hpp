@@ -1,4 +1,5 @@
-// CLI11 the way every command uses it: --help and --version answer and stop, usage errors are Error{usage}, exit status 2.
+// CLI11 the way every command uses it: --help and --version answer and stop, usage errors are Error{usage}, exit
+// status 2.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -29,7 +29,8 @@ std::string_view name_of(Op op) {
 // Notes an operation before it starts and marks it done when it ends without an exception.
 class Collective::Entry {
  public:
-  Entry(Collective& owner, Op op, std::int64_t bytes) : record_(owner.history_[static_cast<std::size_t>(owner.seq_) % owner.history_.size()]) {
+  Entry(Collective& owner, Op op, std::int64_t bytes)
+      : record_(owner.history_[static_cast<std::size_t>(owner.seq_) % owner.history_.size()]) {
     record_ = {++owner.seq_, bytes, owner.step_, op, false};
   }
   void done() { record_.done = true; }
@@ -160,7 +161,9 @@ class Single final : public Collective {
  public:
   Single() : Collective(0, 1) {}
   std::string_view backend() const override { return "none"; }
-  void exchange(const void* in, void* out, std::int64_t bytes) override { std::memcpy(out, in, static_cast<std::size_t>(bytes)); }
+  void exchange(const void* in, void* out, std::int64_t bytes) override {
+    std::memcpy(out, in, static_cast<std::size_t>(bytes));
+  }
 
  private:
   void do_all_gather(const void* in, void* out, std::int64_t elements, Type type) override {

@@ -1,8 +1,10 @@
-// What ranks do together. One interface, three roads: shared memory (shm.hpp), Gloo (gloo/), NCCL (nccl/); and none, for one rank.
+// What ranks do together. One interface, three roads: shared memory (shm.hpp), Gloo (gloo/), NCCL (nccl/); and none,
+// for one rank.
 //
-// All ranks call the same operations in the same order. Every wait ends: with the data, with Error{rank_lost} (exit status 10, names
-// the rank) when a rank has died or the deadline has passed, or with Error{ranks_out_of_step} (exit status 11) when ranks call different
-// operations. Sums are taken in the order of the ranks, in fp32, so that every run of the same ranks gives the same bits.
+// All ranks call the same operations in the same order. Every wait ends: with the data, with Error{rank_lost} (exit
+// status 10, names the rank) when a rank has died or the deadline has passed, or with Error{ranks_out_of_step} (exit
+// status 11) when ranks call different operations. Sums are taken in the order of the ranks, in fp32, so that every run
+// of the same ranks gives the same bits.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -43,12 +45,14 @@ class Collective {
   void barrier();
 
   // Small numbers of the host, whatever device the buffers above are on.
-  double sum(double value);                       // in the order of the ranks
+  double sum(double value);  // in the order of the ranks
   double largest(double value);
-  virtual void exchange(const void* in, void* out, std::int64_t bytes) = 0;  // host memory: out = every rank's bytes in order
+  virtual void exchange(const void* in, void* out,
+                        std::int64_t bytes) = 0;  // host memory: out = every rank's bytes in order
 
   void set_step(std::int64_t step) { step_ = step; }
-  // Writes {"rank","collectives":[{seq, op, bytes, group, step, state}]}, the last 64, to FOLDER/rank-<n>.json; never throws.
+  // Writes {"rank","collectives":[{seq, op, bytes, group, step, state}]}, the last 64, to FOLDER/rank-<n>.json; never
+  // throws.
   void dump(const std::filesystem::path& folder, const std::string& why) const noexcept;
 
  protected:

@@ -1,6 +1,7 @@
-// Protocol. Every rank goes through the same sequence of rounds. In round s a rank puts its piece into its stage s mod 2, publishes
-// `written` = s, waits until all have, reads theirs, and publishes `read` = s. A stage is overwritten in round s only when all have read
-// round s - 2. Before reading, ranks compare what they are doing (operation and size): a straying rank is found at once.
+// Protocol. Every rank goes through the same sequence of rounds. In round s a rank puts its piece into its stage s mod
+// 2, publishes `written` = s, waits until all have, reads theirs, and publishes `read` = s. A stage is overwritten in
+// round s only when all have read round s - 2. Before reading, ranks compare what they are doing (operation and size):
+// a straying rank is found at once.
 #include "runtime/comm/shm.hpp"
 
 #include <fcntl.h>
@@ -72,7 +73,8 @@ int create_file(std::int64_t bytes, std::string& path) {
 
 class Shm final : public Collective {
  public:
-  Shm(World& world, std::int64_t stage_bytes) : Collective(world.rank(), world.ranks()), world_(world), stage_bytes_(stage_bytes) {
+  Shm(World& world, std::int64_t stage_bytes)
+      : Collective(world.rank(), world.ranks()), world_(world), stage_bytes_(stage_bytes) {
     segment_.bytes = shm_segment_bytes(ranks(), stage_bytes);
     std::string path;
     int file = -1;
@@ -86,14 +88,18 @@ class Shm final : public Collective {
     }
     path = world.share(path);
     if (rank() != 0) file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    if (file < 0) throw Error("no_shared_memory", "", fmt::format("cannot open {}: {}", path, std::strerror(errno)), "set SHARDFIT_COMM=gloo", kExitFailed);
+    if (file < 0)
+      throw Error("no_shared_memory", "", fmt::format("cannot open {}: {}", path, std::strerror(errno)),
+                  "set SHARDFIT_COMM=gloo", kExitFailed);
     void* base = ::mmap(nullptr, static_cast<std::size_t>(segment_.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     ::close(file);
-    if (base == MAP_FAILED) throw Error("no_shared_memory", "", fmt::format("cannot map {}: {}", path, std::strerror(errno)), "", kExitFailed);
+    if (base == MAP_FAILED)
+      throw Error("no_shared_memory", "", fmt::format("cannot map {}: {}", path, std::strerror(errno)), "",
+                  kExitFailed);
     segment_.base = base;
     if (rank() == 0)
       for (int r = 0; r < ranks(); ++r) new (&counters(r)) Counters;
-    world.share("counters ready");   // rank 0 says so after it has made them
+    world.share("counters ready");  // rank 0 says so after it has made them
     do_barrier();
     if (rank() == 0) ::unlink(path.c_str());
   }
@@ -101,10 +107,15 @@ class Shm final : public Collective {
   std::string_view backend() const override { return "shm"; }
   std::int64_t buffer_bytes() const override { return segment_.bytes; }
 
-  void exchange(const void* in, void* out, std::int64_t bytes) override { gather_bytes(static_cast<const char*>(in), static_cast<char*>(out), bytes, 'x'); }
+  void exchange(const void* in, void* out, std::int64_t bytes) override {
+    gather_bytes(static_cast<const char*>(in), static_cast<char*>(out), bytes, 'x');
+  }
 
  private:
-  Counters& counters(int rank) const { return *reinterpret_cast<Counters*>(static_cast<char*>(segment_.base) + rank * static_cast<std::int64_t>(sizeof(Counters))); }
+  Counters& counters(int rank) const {
+    return *reinterpret_cast<Counters*>(static_cast<char*>(segment_.base) +
+                                        rank * static_cast<std::int64_t>(sizeof(Counters)));
+  }
   char* stage(int rank, std::uint64_t round) const {
     return static_cast<char*>(segment_.base) + ranks() * static_cast<std::int64_t>(sizeof(Counters)) +
            (rank * 2 + static_cast<int>(round % 2)) * stage_bytes_;
@@ -117,7 +128,8 @@ class Shm final : public Collective {
       __builtin_ia32_pause();
     }
     const auto start = Clock::now();
-    const auto deadline = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(world_.timeout_seconds()));
+    const auto deadline =
+        start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(world_.timeout_seconds()));
     for (long turn = 0;; ++turn) {
       if (ready()) return;
       if (turn < 200) {
@@ -132,7 +144,9 @@ class Shm final : public Collective {
         std::string absent;
         for (int r = 0; r < ranks(); ++r)
           if (!arrived(r)) absent += fmt::format("{}rank {}", absent.empty() ? "" : ", ", r);
-        throw Error("rank_lost", "", fmt::format("{} did not arrive at {} (operation {}) within {:g} s", absent, doing, round_, world_.timeout_seconds()),
+        throw Error("rank_lost", "",
+                    fmt::format("{} did not arrive at {} (operation {}) within {:g} s", absent, doing, round_,
+                                world_.timeout_seconds()),
                     "see that rank's own output; SHARDFIT_TIMEOUT sets the wait", kExitRankLost);
       }
     }
@@ -160,14 +174,16 @@ class Shm final : public Collective {
     wait_until(all_written, doing, [&](int r) { return counters(r).written.load() >= s; });
     for (int r = 0; r < ranks(); ++r)
       if (counters(r).signatures[s % kSignatures].load(std::memory_order_relaxed) != signature)
-        throw Error("ranks_out_of_step", "", fmt::format("rank {} is at another operation than rank {} ({}, operation {})", r, rank(), doing, s), "",
-                    kExitOutOfStep);
+        throw Error("ranks_out_of_step", "",
+                    fmt::format("rank {} is at another operation than rank {} ({}, operation {})", r, rank(), doing, s),
+                    "", kExitOutOfStep);
     read(s);
     own.read.store(s, std::memory_order_release);
   }
 
   static std::uint64_t sign(char op, std::int64_t bytes, int extra = 0) {
-    return static_cast<std::uint64_t>(bytes) * 1099511628211ULL ^ (static_cast<std::uint64_t>(op) << 56) ^ static_cast<std::uint64_t>(extra) << 48;
+    return static_cast<std::uint64_t>(bytes) * 1099511628211ULL ^ (static_cast<std::uint64_t>(op) << 56) ^
+           static_cast<std::uint64_t>(extra) << 48;
   }
 
   void gather_bytes(const char* in, char* out, std::int64_t bytes, char op) {
@@ -196,7 +212,8 @@ class Shm final : public Collective {
 
   void do_reduce_scatter(const void* in, Type in_type, void* out, Type out_type, std::int64_t elements) override {
     const auto in_width = width_of(in_type), out_width = width_of(out_type);
-    const auto most = std::max<std::int64_t>(stage_bytes_ / ranks() / in_width / 16 * 16, 1);  // elements of a part in one round
+    const auto most =
+        std::max<std::int64_t>(stage_bytes_ / ranks() / in_width / 16 * 16, 1);  // elements of a part in one round
     std::vector<const void*> parts(static_cast<std::size_t>(ranks()));
     const auto* from = static_cast<const char*>(in);
     for (std::int64_t first = 0; first < elements; first += most) {
@@ -205,7 +222,9 @@ class Shm final : public Collective {
           sign('s', elements, static_cast<int>(in_type)), "reduce_scatter",
           [&](char* to) {
             for (int r = 0; r < ranks(); ++r)
-              if (r != rank()) std::memcpy(to + r * most * in_width, from + (r * elements + first) * in_width, static_cast<std::size_t>(n * in_width));
+              if (r != rank())
+                std::memcpy(to + r * most * in_width, from + (r * elements + first) * in_width,
+                            static_cast<std::size_t>(n * in_width));
           },
           [&](std::uint64_t s) {
             for (int r = 0; r < ranks(); ++r)
@@ -218,7 +237,8 @@ class Shm final : public Collective {
 
   void do_all_reduce(void* data, std::int64_t elements, Type type) override {
     const auto width = width_of(type);
-    const auto part = std::max<std::int64_t>(stage_bytes_ / ranks() / width / 16 * 16, 1);  // elements that one rank sums in a round
+    const auto part =
+        std::max<std::int64_t>(stage_bytes_ / ranks() / width / 16 * 16, 1);  // elements that one rank sums in a round
     const auto most = part * ranks();
     auto* values = static_cast<char*>(data);
     std::vector<const void*> parts(static_cast<std::size_t>(ranks()));
@@ -238,11 +258,15 @@ class Shm final : public Collective {
           });
       round(
           sign('b', elements, static_cast<int>(type)), "all_reduce",
-          [&](char* to) { std::memcpy(to, values + (first + begin) * width, static_cast<std::size_t>((end - begin) * width)); },
+          [&](char* to) {
+            std::memcpy(to, values + (first + begin) * width, static_cast<std::size_t>((end - begin) * width));
+          },
           [&](std::uint64_t s) {
             for (int r = 0; r < ranks(); ++r) {
               const auto from = std::min(part * r, n), until = std::min(part * (r + 1), n);
-              if (r != rank()) std::memcpy(values + (first + from) * width, stage(r, s), static_cast<std::size_t>((until - from) * width));
+              if (r != rank())
+                std::memcpy(values + (first + from) * width, stage(r, s),
+                            static_cast<std::size_t>((until - from) * width));
             }
           });
     }
@@ -264,7 +288,8 @@ class Shm final : public Collective {
   }
 
   void do_barrier() override {
-    round(sign('r', 0), "barrier", [](char*) {}, [](std::uint64_t) {});
+    round(
+        sign('r', 0), "barrier", [](char*) {}, [](std::uint64_t) {});
   }
 
   World& world_;
@@ -279,6 +304,8 @@ std::int64_t shm_segment_bytes(int ranks, std::int64_t stage_bytes) {
   return round_up(ranks * (static_cast<std::int64_t>(sizeof(Counters)) + 2 * stage_bytes), kPage);
 }
 
-std::unique_ptr<Collective> make_shm(World& world, std::int64_t stage_bytes) { return std::make_unique<Shm>(world, stage_bytes); }
+std::unique_ptr<Collective> make_shm(World& world, std::int64_t stage_bytes) {
+  return std::make_unique<Shm>(world, stage_bytes);
+}
 
 }  // namespace shardfit::comm

@@ -150,11 +150,14 @@ std::string host_identity() {
   return fmt::format("{}/{}/{}", name.c_str(), boot, static_cast<unsigned long>(shm.st_dev));
 }
 
-Error lost(const std::string& message, const std::string& remedy = "") { return {"rank_lost", "", message, remedy, kExitRankLost}; }
+Error lost(const std::string& message, const std::string& remedy = "") {
+  return {"rank_lost", "", message, remedy, kExitRankLost};
+}
 
 Socket listen_on(const std::string& address, int port) {
   Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener) throw Error("socket_failed", "", fmt::format("cannot make a socket: {}", std::strerror(errno)), "", kExitFailed);
+  if (!listener)
+    throw Error("socket_failed", "", fmt::format("cannot make a socket: {}", std::strerror(errno)), "", kExitFailed);
   const int on = 1;
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in to{};
@@ -184,15 +187,16 @@ double timeout_from_environment() {
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   if (*end || !(seconds > 0) || !(seconds <= 1e7))
-    throw Error("out_of_range", "SHARDFIT_TIMEOUT", fmt::format("\"{}\" is not a number of seconds", text), "set it to seconds, e.g. 600");
+    throw Error("out_of_range", "SHARDFIT_TIMEOUT", fmt::format("\"{}\" is not a number of seconds", text),
+                "set it to seconds, e.g. 600");
   return seconds;
 }
 
 struct World::Parts {
   WorldOptions options;
   std::string identity = host_identity();
-  std::vector<std::string> hosts;          // by rank
-  std::vector<Socket> peers;               // rank 0: by rank (own place empty); others: [0] only
+  std::vector<std::string> hosts;  // by rank
+  std::vector<Socket> peers;       // rank 0: by rank (own place empty); others: [0] only
   int wake[2] = {-1, -1};
   std::thread watcher;
   std::mutex sending;
@@ -200,13 +204,14 @@ struct World::Parts {
   mutable std::mutex mutex;
   mutable std::condition_variable news;
   std::deque<std::string> texts;
-  std::vector<bool> left;                  // said farewell
+  std::vector<bool> left;  // said farewell
   std::string failure;
   int failure_status = kExitRankLost;
   std::atomic<bool> failed{false};
 
   Clock::time_point deadline() const {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_seconds));
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_seconds));
   }
 
   void note_failure(const std::string& message, int status) {
@@ -227,7 +232,8 @@ struct World::Parts {
   }
 
   void join_as_root() {
-    auto listener = options.listening_socket >= 0 ? Socket(options.listening_socket) : listen_on(options.address, options.port);
+    auto listener =
+        options.listening_socket >= 0 ? Socket(options.listening_socket) : listen_on(options.address, options.port);
     ::fcntl(listener.get(), F_SETFD, FD_CLOEXEC);
     const auto until = deadline();
     const auto ranks = static_cast<std::size_t>(options.ranks);
@@ -248,12 +254,13 @@ struct World::Parts {
       if (!peer) continue;
       make_nonblocking(peer.get());
       const auto hello = receive_frame(peer.get(), std::min(until, Clock::now() + std::chrono::seconds(10)));
-      if (!hello || hello->kind != kHello) continue;   // not one of ours
+      if (!hello || hello->kind != kHello) continue;  // not one of ours
       const auto lines = split(hello->payload, '\n');
       if (lines.size() != 5 || lines[0] != kMagic) continue;
       const auto rank = static_cast<std::size_t>(std::strtoul(lines[1].c_str(), nullptr, 10));
       if (rank < 1 || rank >= ranks || lines[2] != std::to_string(options.ranks) || peers[rank]) {
-        send_frame(peer.get(), kRefused, fmt::format("rank {} of {} does not belong to a run of {} ranks", lines[1], lines[2], ranks), until);
+        send_frame(peer.get(), kRefused,
+                   fmt::format("rank {} of {} does not belong to a run of {} ranks", lines[1], lines[2], ranks), until);
         continue;
       }
       if (lines[3] != options.agreement && straying.empty()) straying = fmt::format("rank {}", rank);
@@ -264,7 +271,8 @@ struct World::Parts {
     if (!straying.empty()) {
       const auto message = fmt::format("{} has another job or plan than rank 0", straying);
       tell_all(kRefused, message);
-      throw Error("ranks_out_of_step", "", message, "start all ranks with the same job, plan and --set", kExitOutOfStep);
+      throw Error("ranks_out_of_step", "", message, "start all ranks with the same job, plan and --set",
+                  kExitOutOfStep);
     }
     tell_all(kTable, join(hosts, "\n"));
   }
@@ -295,22 +303,26 @@ struct World::Parts {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    throw lost(fmt::format("rank 0 at {}:{} cannot be reached: {}", options.address, options.port, reason), "check MASTER_ADDR and MASTER_PORT");
+    throw lost(fmt::format("rank 0 at {}:{} cannot be reached: {}", options.address, options.port, reason),
+               "check MASTER_ADDR and MASTER_PORT");
   }
 
   void join_as_other() {
     const auto until = deadline();
     peers.push_back(connect_to_root(until));
-    const auto hello = fmt::format("{}\n{}\n{}\n{}\n{}", kMagic, options.rank, options.ranks, options.agreement, identity);
+    const auto hello =
+        fmt::format("{}\n{}\n{}\n{}\n{}", kMagic, options.rank, options.ranks, options.agreement, identity);
     send_frame(peers[0].get(), kHello, hello, until);
     // Rank 0 answers when the last rank has come: it may wait the whole time itself, so a little longer here.
     const auto answer = receive_frame(peers[0].get(), until + std::chrono::seconds(2));
     if (!answer) throw lost("rank 0 ended the connection before all ranks were there", "see rank 0's own output");
     if (answer->kind == kRefused) {
-      throw Error("ranks_out_of_step", "", answer->payload, "start all ranks with the same job, plan and --set", kExitOutOfStep);
+      throw Error("ranks_out_of_step", "", answer->payload, "start all ranks with the same job, plan and --set",
+                  kExitOutOfStep);
     }
     hosts = split(answer->payload, '\n');
-    if (answer->kind != kTable || hosts.size() != static_cast<std::size_t>(options.ranks)) throw lost("rank 0 sent an answer that is not understood");
+    if (answer->kind != kTable || hosts.size() != static_cast<std::size_t>(options.ranks))
+      throw lost("rank 0 sent an answer that is not understood");
   }
 
   // Returns false when the peer will send no more.
@@ -360,7 +372,8 @@ struct World::Parts {
         if (said_farewell) continue;
         const auto message = fmt::format("rank {} is gone: its connection closed", peer);
         note_failure(message, kExitRankLost);
-        if (options.rank == 0) tell_all(kFailure, fmt::format("{}\n{}", kExitRankLost, message), static_cast<int>(peer));
+        if (options.rank == 0)
+          tell_all(kFailure, fmt::format("{}\n{}", kExitRankLost, message), static_cast<int>(peer));
       }
     }
   }
@@ -370,7 +383,8 @@ World::World(const WorldOptions& options) : parts_(std::make_unique<Parts>()) {
   auto& parts = *parts_;
   parts.options = options;
   if (options.rank < 0 || options.rank >= options.ranks)
-    throw Error("out_of_range", "RANK", fmt::format("rank {} of {}", options.rank, options.ranks), "ranks count from 0 to WORLD_SIZE - 1");
+    throw Error("out_of_range", "RANK", fmt::format("rank {} of {}", options.rank, options.ranks),
+                "ranks count from 0 to WORLD_SIZE - 1");
   if (options.ranks == 1) {
     parts.hosts = {parts.identity};
     return;
@@ -400,7 +414,8 @@ bool World::one_host() const { return local_ranks() == ranks(); }
 
 int World::local_rank() const {
   int place = 0;
-  for (int rank = 0; rank < parts_->options.rank; ++rank) place += parts_->hosts[static_cast<std::size_t>(rank)] == parts_->identity;
+  for (int rank = 0; rank < parts_->options.rank; ++rank)
+    place += parts_->hosts[static_cast<std::size_t>(rank)] == parts_->identity;
   return place;
 }
 
@@ -429,7 +444,8 @@ std::string World::share(const std::string& text) {
 void World::announce_failure(const std::string& message, int exit_status) noexcept {
   try {
     if (parts_->options.ranks == 1 || parts_->failed) return;
-    parts_->tell_all(kFailure, fmt::format("{}\nrank {} failed: {}", exit_status, parts_->options.rank, message).substr(0, 4000));
+    parts_->tell_all(kFailure,
+                     fmt::format("{}\nrank {} failed: {}", exit_status, parts_->options.rank, message).substr(0, 4000));
   } catch (...) {
   }
 }

@@ -20,19 +20,27 @@ CacheLock::CacheLock(const std::filesystem::path& folder, double wait_seconds) {
   std::filesystem::create_directories(folder, error);
   const std::filesystem::path file = folder / "lock";
   descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw Error("storage_failed", "", std::string("cannot create: ") + std::strerror(errno), "see that the output folder is writable", 13).in_file(file.string());
+  if (descriptor_ < 0)
+    throw Error("storage_failed", "", std::string("cannot create: ") + std::strerror(errno),
+                "see that the output folder is writable", 13)
+        .in_file(file.string());
   timespec last{};
   auto since = Clock::now();
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) throw Error("storage_failed", "", std::string("cannot lock: ") + std::strerror(errno), "", 13).in_file(file.string());
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      throw Error("storage_failed", "", std::string("cannot lock: ") + std::strerror(errno), "", 13)
+          .in_file(file.string());
     struct stat status {};
-    if (::fstat(descriptor_, &status) == 0 && (status.st_mtim.tv_sec != last.tv_sec || status.st_mtim.tv_nsec != last.tv_nsec)) {
+    if (::fstat(descriptor_, &status) == 0 &&
+        (status.st_mtim.tv_sec != last.tv_sec || status.st_mtim.tv_nsec != last.tv_nsec)) {
       last = status.st_mtim;
       since = Clock::now();
     }
     if (std::chrono::duration<double>(Clock::now() - since).count() > wait_seconds) {
       ::close(descriptor_);
-      throw Error("timeout", "", "the process that prepares the tokens has made no progress", "see what holds this file (lslocks), or raise SHARDFIT_TIMEOUT", kExitFailed).in_file(file.string());
+      throw Error("timeout", "", "the process that prepares the tokens has made no progress",
+                  "see what holds this file (lslocks), or raise SHARDFIT_TIMEOUT", kExitFailed)
+          .in_file(file.string());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

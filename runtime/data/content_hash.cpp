@@ -23,18 +23,21 @@ std::string hash_file(const std::filesystem::path& path, const std::function<voi
     hash.update(std::as_bytes(std::span(piece.data(), static_cast<std::size_t>(stream.gcount()))));
     alive();
   }
-  if (stream.bad()) throw Error("file_unreadable", "", "cannot be read to its end", "", kExitFailed).in_file(path.string());
+  if (stream.bad())
+    throw Error("file_unreadable", "", "cannot be read to its end", "", kExitFailed).in_file(path.string());
   return hash.hex();
 }
 
 // Size, times and place of a file: what changes when its bytes do.
 std::string stamp(const struct stat& s) {
-  return fmt::format("{} {}.{:09} {}.{:09} {} {}", s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, s.st_dev, s.st_ino);
+  return fmt::format("{} {}.{:09} {}.{:09} {} {}", s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec,
+                     s.st_ctim.tv_nsec, s.st_dev, s.st_ino);
 }
 
 }  // namespace
 
-std::string content_hash(const std::vector<std::filesystem::path>& files, const std::filesystem::path& memo, const std::function<void()>& alive) {
+std::string content_hash(const std::vector<std::filesystem::path>& files, const std::filesystem::path& memo,
+                         const std::function<void()>& alive) {
   Json known = Json::object();
   if (!memo.empty() && std::filesystem::exists(memo)) known = Json::parse(read_file(memo), nullptr, false);
   if (!known.is_object()) known = Json::object();
@@ -42,10 +45,12 @@ std::string content_hash(const std::vector<std::filesystem::path>& files, const 
   checkpoint::Xxh64 whole;
   for (const auto& file : files) {
     struct stat status {};
-    if (::stat(file.c_str(), &status) != 0) throw Error("file_missing", "", "there is no such file of data").in_file(file.string());
+    if (::stat(file.c_str(), &status) != 0)
+      throw Error("file_missing", "", "there is no such file of data").in_file(file.string());
     const std::string name = std::filesystem::absolute(file).string(), mark = stamp(status);
     std::string hash;
-    if (const auto found = known.find(name); found != known.end() && found->is_array() && found->size() == 2 && found->at(0) == mark && found->at(1).is_string()) {
+    if (const auto found = known.find(name); found != known.end() && found->is_array() && found->size() == 2 &&
+                                             found->at(0) == mark && found->at(1).is_string()) {
       hash = found->at(1).get<std::string>();
     } else {
       hash = hash_file(file, alive);

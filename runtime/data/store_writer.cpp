@@ -16,7 +16,9 @@ namespace {
 constexpr std::size_t kBuffer = std::size_t{4} << 20;
 
 [[noreturn]] void failed(const std::filesystem::path& path, const char* what) {
-  throw Error("storage_failed", "", std::string(what) + ": " + std::strerror(errno), "see that the output folder is writable and has room", 13).in_file(path.string());
+  throw Error("storage_failed", "", std::string(what) + ": " + std::strerror(errno),
+              "see that the output folder is writable and has room", 13)
+      .in_file(path.string());
 }
 
 void write_all(int descriptor, const char* bytes, std::size_t count, const std::filesystem::path& path) {
@@ -68,7 +70,10 @@ void StoreWriter::append(std::span<const std::int32_t> ids, std::span<const std:
     ::unlink(name.c_str());
   }
   if (labels_ >= 0) {
-    const std::vector<std::int32_t> same(std::min<std::size_t>(1 << 16, static_cast<std::size_t>(std::max(tokens_ - labelled_, static_cast<std::int64_t>(ids.size())))), kLabelIsToken);
+    const std::vector<std::int32_t> same(
+        std::min<std::size_t>(
+            1 << 16, static_cast<std::size_t>(std::max(tokens_ - labelled_, static_cast<std::int64_t>(ids.size())))),
+        kLabelIsToken);
     const auto pad = [&](std::int64_t to) {  // documents without labels so far
       while (labelled_ < to) {
         const auto count = std::min<std::int64_t>(to - labelled_, static_cast<std::int64_t>(same.size()));
@@ -122,10 +127,16 @@ int StoreWriter::finish(const std::filesystem::path& path, StoreDescription desc
   }
   description.documents_offset = own_bytes_;
   write(starts_.data(), starts_.size() * 8);
-  OrderedJson json{{"key", description.key}, {"content_hash", description.content_hash}, {"tokens", tokens_}, {"documents", starts_.size()},
-                   {"labels_offset", description.labels_offset}, {"documents_offset", description.documents_offset}, {"warnings", description.warnings}};
+  OrderedJson json{{"key", description.key},
+                   {"content_hash", description.content_hash},
+                   {"tokens", tokens_},
+                   {"documents", starts_.size()},
+                   {"labels_offset", description.labels_offset},
+                   {"documents_offset", description.documents_offset},
+                   {"warnings", description.warnings}};
   json["segments"] = OrderedJson::array();
-  for (const Segment& s : segments_) json["segments"].push_back({{"file", s.file}, {"offset", s.offset}, {"width", s.width}, {"tokens", s.tokens}});
+  for (const Segment& s : segments_)
+    json["segments"].push_back({{"file", s.file}, {"offset", s.offset}, {"width", s.width}, {"tokens", s.tokens}});
   const std::string text = json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   const std::uint64_t length = text.size();
   write(text.data(), text.size());

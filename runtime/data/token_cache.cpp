@@ -88,8 +88,10 @@ class Packer {
   void separate(const std::string& file, const std::string& where, std::optional<std::int32_t> end_of_text) {
     if (last_ == kNothing || last_ == kEnded || (end_of_text && last_ == *end_of_text)) return;
     if (!end_of_text)
-      throw Error("missing_key", where, "is a second document, and packing puts the end-of-text token before it, which the model does not name",
-                  "state eos_token_id in config.json or eos_token in tokenizer_config.json, or set data.packing to false")
+      throw Error(
+          "missing_key", where,
+          "is a second document, and packing puts the end-of-text token before it, which the model does not name",
+          "state eos_token_id in config.json or eos_token in tokenizer_config.json, or set data.packing to false")
           .in_file(file);
     const std::vector<std::int32_t> separator{*end_of_text}, labels(labelled_ ? 1 : 0, kNotSupervised);
     writer_.append(separator, labels);
@@ -101,8 +103,8 @@ class Packer {
   bool labelled_ = false, begun_ = false;
 };
 
-void store_documents(const Source& source, const std::vector<std::filesystem::path>& files, StoreWriter& writer, std::vector<std::string>& warnings,
-                     const std::function<void()>& alive) {
+void store_documents(const Source& source, const std::vector<std::filesystem::path>& files, StoreWriter& writer,
+                     std::vector<std::string>& warnings, const std::function<void()>& alive) {
   Packer packer(source, writer);
   std::int64_t repaired = 0;
   std::string first_repaired;
@@ -126,36 +128,45 @@ void store_documents(const Source& source, const std::vector<std::filesystem::pa
     });
   flush();
   if (repaired > 0)
-    warnings.push_back(fmt::format("{} of the texts hold bytes that are not UTF-8, the first in {}; each such byte is taken as U+FFFD", repaired, first_repaired));
+    warnings.push_back(
+        fmt::format("{} of the texts hold bytes that are not UTF-8, the first in {}; each such byte is taken as U+FFFD",
+                    repaired, first_repaired));
 }
 
-void store_token_files(const Source& source, const std::vector<std::filesystem::path>& files, StoreWriter& writer, const std::function<void()>& alive) {
+void store_token_files(const Source& source, const std::vector<std::filesystem::path>& files, StoreWriter& writer,
+                       const std::function<void()>& alive) {
   Packer packer(source, writer);
   for (const auto& path : files) {
     const TokenFile file = describe_token_file(source, path);
     if (file.tokens == 0) continue;
     packer.begin_file(file);
     const std::int64_t first = writer.tokens();
-    const bool ended = scan_token_file(source, file, [&](std::int64_t at) { writer.begin_document_at(first + at); }, alive);
+    const bool ended = scan_token_file(
+        source, file, [&](std::int64_t at) { writer.begin_document_at(first + at); }, alive);
     writer.append_segment({file.path.string(), 0, file.width, file.tokens});
     packer.end_file(ended);
   }
 }
 
-int build(const Source& source, const std::vector<std::filesystem::path>& files, const std::filesystem::path& part, const std::filesystem::path& target,
-          StoreDescription description, const std::function<void()>& alive) {
+int build(const Source& source, const std::vector<std::filesystem::path>& files, const std::filesystem::path& part,
+          const std::filesystem::path& target, StoreDescription description, const std::function<void()>& alive) {
   std::int64_t vocabulary = source.vocabulary;
-  if (vocabulary == 0 && source.format == "text" && source.tokenizer != nullptr) vocabulary = source.tokenizer->vocabulary_size();
-  if (source.end_of_text) vocabulary = std::max<std::int64_t>(vocabulary, vocabulary == 0 ? 0 : *source.end_of_text + 1);
+  if (vocabulary == 0 && source.format == "text" && source.tokenizer != nullptr)
+    vocabulary = source.tokenizer->vocabulary_size();
+  if (source.end_of_text)
+    vocabulary = std::max<std::int64_t>(vocabulary, vocabulary == 0 ? 0 : *source.end_of_text + 1);
   StoreWriter writer(part, vocabulary > 0 && vocabulary <= 65536 ? 2 : 4);
   if (source.format == "tokens") store_token_files(source, files, writer, alive);
   else store_documents(source, files, writer, description.warnings, alive);
-  if (writer.tokens() == 0) throw Error("data_empty", "", "holds no tokens: every document is empty", "name files with text in them").in_file(files.front().string());
+  if (writer.tokens() == 0)
+    throw Error("data_empty", "", "holds no tokens: every document is empty", "name files with text in them")
+        .in_file(files.front().string());
   return writer.finish(target, std::move(description));
 }
 
 std::string key_of(const Source& source, const std::string& content, const std::vector<std::filesystem::path>& files) {
-  std::string how = fmt::format("2 {} {} {} {} {} {}\n", content, source.format, source.text_key, source.packing, source.end_of_text.value_or(-1), source.vocabulary);
+  std::string how = fmt::format("2 {} {} {} {} {} {}\n", content, source.format, source.text_key, source.packing,
+                                source.end_of_text.value_or(-1), source.vocabulary);
   if (source.format == "tokens")  // the cache names these files rather than copying them
     for (const auto& file : files) how += std::filesystem::absolute(file).string() + "\n";
   checkpoint::Xxh64 hash;
@@ -170,13 +181,14 @@ std::unique_ptr<TokenStore> open_token_cache(const Source& source, double wait_s
   std::vector<std::filesystem::path> hashed = files;
   if (source.format == "tokens")
     for (const auto& file : files) hashed.push_back(describe_token_file(source, file).description);
-  else if (source.tokenizer != nullptr)
-    hashed.emplace_back(source.tokenizer->file());
+  else if (source.tokenizer != nullptr) hashed.emplace_back(source.tokenizer->file());
 
   if (source.cache_folder.empty()) {
     StoreDescription description;
     description.content_hash = content_hash(hashed, "", [] {});
-    const std::filesystem::path part = std::filesystem::temp_directory_path() / fmt::format("shardfit-tokens-{}-{}", ::getpid(), static_cast<const void*>(&source));
+    const std::filesystem::path part =
+        std::filesystem::temp_directory_path() /
+        fmt::format("shardfit-tokens-{}-{}", ::getpid(), static_cast<const void*>(&source));
     return std::make_unique<TokenStore>(build(source, files, part, "", std::move(description), [] {}));
   }
 

@@ -23,7 +23,9 @@ void read_exactly(int descriptor, const std::string& name, std::int64_t at, std:
   while (!out.empty()) {
     const ssize_t done = ::pread(descriptor, out.data(), out.size(), at);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) throw Error("file_unreadable", "", std::string("cannot read tokens: ") + std::strerror(errno), "", kExitFailed).in_file(name);
+    if (done < 0)
+      throw Error("file_unreadable", "", std::string("cannot read tokens: ") + std::strerror(errno), "", kExitFailed)
+          .in_file(name);
     if (done == 0) throw damaged(name, "ends too early");
     at += done;
     out = out.subspan(static_cast<std::size_t>(done));
@@ -40,13 +42,15 @@ StoreDescription description_of(const Json& json) {
   d.documents_offset = json.at("documents_offset").get<std::int64_t>();
   d.warnings = json.at("warnings").get<std::vector<std::string>>();
   for (const auto& s : json.at("segments"))
-    d.segments.push_back({s.at("file").get<std::string>(), s.at("offset").get<std::int64_t>(), s.at("width").get<int>(), s.at("tokens").get<std::int64_t>()});
+    d.segments.push_back({s.at("file").get<std::string>(), s.at("offset").get<std::int64_t>(), s.at("width").get<int>(),
+                          s.at("tokens").get<std::int64_t>()});
   return d;
 }
 
 }  // namespace
 
-TokenStore::TokenStore(const std::filesystem::path& path) : name_(path.string()), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+TokenStore::TokenStore(const std::filesystem::path& path)
+    : name_(path.string()), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) throw damaged(name_, "cannot be opened");
   open();
 }
@@ -66,7 +70,8 @@ void TokenStore::open() {
   read_exactly(descriptor_, name_, status.st_size - 16, tail);
   std::uint64_t length;
   std::memcpy(&length, tail.data(), 8);
-  if (std::memcmp(tail.data() + 8, "SHFTOK02", 8) != 0 || length > static_cast<std::uint64_t>(status.st_size - 16)) throw damaged(name_, "has no valid end");
+  if (std::memcmp(tail.data() + 8, "SHFTOK02", 8) != 0 || length > static_cast<std::uint64_t>(status.st_size - 16))
+    throw damaged(name_, "has no valid end");
   std::vector<char> text(length);
   read_exactly(descriptor_, name_, status.st_size - 16 - static_cast<std::int64_t>(length), text);
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
@@ -81,11 +86,13 @@ void TokenStore::open() {
     tokens += segment.tokens;
     const int descriptor = segment.file.empty() ? descriptor_ : ::open(segment.file.c_str(), O_RDONLY | O_CLOEXEC);
     segment_descriptors_.push_back(descriptor);
-    if (descriptor < 0) throw Error("file_unreadable", "", std::string("cannot open: ") + std::strerror(errno)).in_file(segment.file);
+    if (descriptor < 0)
+      throw Error("file_unreadable", "", std::string("cannot open: ") + std::strerror(errno)).in_file(segment.file);
   }
   const std::int64_t starts_bytes = description_.documents * 8;
-  if (tokens != description_.tokens || description_.documents < 0 || description_.documents > status.st_size / 8 || description_.documents_offset < 0 ||
-      description_.documents_offset % 8 != 0 || description_.documents_offset + starts_bytes > status.st_size)
+  if (tokens != description_.tokens || description_.documents < 0 || description_.documents > status.st_size / 8 ||
+      description_.documents_offset < 0 || description_.documents_offset % 8 != 0 ||
+      description_.documents_offset + starts_bytes > status.st_size)
     throw damaged(name_, "contradicts itself");
   if (starts_bytes > 0) {
     mapped_bytes_ = static_cast<std::size_t>(description_.documents_offset + starts_bytes);
@@ -94,7 +101,8 @@ void TokenStore::open() {
       mapping_ = nullptr;
       throw damaged(name_, std::string("cannot be mapped: ") + std::strerror(errno));
     }
-    starts_ = reinterpret_cast<const std::uint64_t*>(static_cast<const char*>(mapping_) + description_.documents_offset);
+    starts_ =
+        reinterpret_cast<const std::uint64_t*>(static_cast<const char*>(mapping_) + description_.documents_offset);
   }
 }
 
@@ -108,16 +116,20 @@ std::int64_t TokenStore::document_after(std::int64_t at) const {
 
 void TokenStore::read_tokens(std::int64_t first, std::span<std::int32_t> out) const {
   std::vector<char> bytes;
-  auto segment = static_cast<std::size_t>(std::upper_bound(segment_begins_.begin(), segment_begins_.end(), first) - segment_begins_.begin());
+  auto segment = static_cast<std::size_t>(std::upper_bound(segment_begins_.begin(), segment_begins_.end(), first) -
+                                          segment_begins_.begin());
   for (--segment; !out.empty(); ++segment) {
     const Segment& from = description_.segments.at(segment);
     const std::int64_t within = first - segment_begins_[segment];
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(from.tokens - within, static_cast<std::int64_t>(out.size())));
+    const auto count =
+        static_cast<std::size_t>(std::min<std::int64_t>(from.tokens - within, static_cast<std::int64_t>(out.size())));
     bytes.resize(count * static_cast<std::size_t>(from.width));
-    read_exactly(segment_descriptors_[segment], from.file.empty() ? name_ : from.file, from.offset + within * from.width, bytes);
+    read_exactly(segment_descriptors_[segment], from.file.empty() ? name_ : from.file,
+                 from.offset + within * from.width, bytes);
     for (std::size_t i = 0; i < count; ++i) {
       std::uint32_t value = 0;
-      std::memcpy(&value, bytes.data() + i * static_cast<std::size_t>(from.width), static_cast<std::size_t>(from.width));  // little-endian
+      std::memcpy(&value, bytes.data() + i * static_cast<std::size_t>(from.width),
+                  static_cast<std::size_t>(from.width));  // little-endian
       out[i] = static_cast<std::int32_t>(value);
     }
     first += static_cast<std::int64_t>(count);
@@ -125,12 +137,14 @@ void TokenStore::read_tokens(std::int64_t first, std::span<std::int32_t> out) co
   }
 }
 
-void TokenStore::read_labels(std::int64_t first, std::span<std::int32_t> out, std::span<const std::int32_t> tokens) const {
+void TokenStore::read_labels(std::int64_t first, std::span<std::int32_t> out,
+                             std::span<const std::int32_t> tokens) const {
   if (description_.labels_offset < 0) {
     std::copy(tokens.begin(), tokens.end(), out.begin());
     return;
   }
-  read_exactly(descriptor_, name_, description_.labels_offset + first * 4, {reinterpret_cast<char*>(out.data()), out.size_bytes()});
+  read_exactly(descriptor_, name_, description_.labels_offset + first * 4,
+               {reinterpret_cast<char*>(out.data()), out.size_bytes()});
   for (std::size_t i = 0; i < out.size(); ++i)
     if (out[i] == kLabelIsToken) out[i] = tokens[i];
 }

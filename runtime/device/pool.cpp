@@ -14,9 +14,11 @@ namespace shardfit::device {
 namespace {
 
 [[noreturn]] void out_of_memory(const std::string& name, std::int64_t bytes) {
-  throw Error("out_of_memory", "", fmt::format("no memory for {}: {} beside {} allocated already", name, format_bytes(static_cast<double>(bytes)),
-                                               format_bytes(static_cast<double>(meter().current()))),
-              "use more ranks, a smaller micro batch or activation checkpointing", kExitOutOfMemory);
+  throw Error(
+      "out_of_memory", "",
+      fmt::format("no memory for {}: {} beside {} allocated already", name, format_bytes(static_cast<double>(bytes)),
+                  format_bytes(static_cast<double>(meter().current()))),
+      "use more ranks, a smaller micro batch or activation checkpointing", kExitOutOfMemory);
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ class Region {
   Region() = default;
   // Throws Error{out_of_memory, exit 12} naming `name` and the bytes.
   Region(const std::string& name, std::int64_t bytes, Kind kind = Kind::kCpu);
-  Region(Region&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), kind_(other.kind_) {}
+  Region(Region&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), kind_(other.kind_) {}
   Region& operator=(Region&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

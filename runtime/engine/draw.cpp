@@ -18,7 +18,8 @@ std::uint64_t hash_of(const std::string& name) {  // FNV-1a
 
 }  // namespace
 
-void draw_parameter(std::uint64_t seed, const schedule::Slice& slice, double range, std::int64_t layers, std::int64_t first, std::span<float> out) {
+void draw_parameter(std::uint64_t seed, const schedule::Slice& slice, double range, std::int64_t layers,
+                    std::int64_t first, std::span<float> out) {
   if (slice.shape.size() < 2) {  // norms scale by 1, biases are 0
     std::fill(out.begin(), out.end(), slice.name.ends_with("bias") ? 0.0f : 1.0f);
     return;
@@ -28,7 +29,8 @@ void draw_parameter(std::uint64_t seed, const schedule::Slice& slice, double ran
   const auto key = kernels::mix(seed, hash_of(slice.name));
   for (std::size_t i = 0; i < out.size(); ++i) {  // Box and Muller's transform, one draw an element
     const auto bits = kernels::mix(key, static_cast<std::uint64_t>(first) + i);
-    const double u = (static_cast<double>(bits >> 32) + 0.5) / 4294967296.0, v = static_cast<double>(bits & 0xffffffffU) / 4294967296.0;
+    const double u = (static_cast<double>(bits >> 32) + 0.5) / 4294967296.0,
+                 v = static_cast<double>(bits & 0xffffffffU) / 4294967296.0;
     out[i] = static_cast<float>(deviation * std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
   }
 }

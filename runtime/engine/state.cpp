@@ -25,7 +25,8 @@ std::vector<checkpoint::FlatUnit> Engine::flat_units() const {
 }
 
 // `read` delivers what this rank holds of a unit, as fp32.
-void Engine::fill(const std::function<void(const checkpoint::FlatUnit&, std::span<float>)>& read, const char* buffer, DType type) {
+void Engine::fill(const std::function<void(const checkpoint::FlatUnit&, std::span<float>)>& read, const char* buffer,
+                  DType type) {
   const auto units = flat_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const auto elements = step_.held_elements(step_.units[u]);
@@ -45,7 +46,8 @@ void Engine::load(const checkpoint::HuggingFaceWeights& weights) {
   weights.check(flat_units());
   const int rank = step_.sharded ? collective_.rank() : 0;
   const auto ranks = step_.sharded ? step_.ranks : 1;
-  fill([&](const checkpoint::FlatUnit& unit, std::span<float> out) { weights.read_slice(unit, rank, ranks, out); }, "parameters", step_.sizes.precision.parameters);
+  fill([&](const checkpoint::FlatUnit& unit, std::span<float> out) { weights.read_slice(unit, rank, ranks, out); },
+       "parameters", step_.sizes.precision.parameters);
   for (std::size_t u = 0; u < step_.units.size(); ++u) refresh_compute_copy(static_cast<int>(u));
 }
 
@@ -57,7 +59,8 @@ void Engine::draw(double range) {
         const auto begin = step_.sharded ? collective_.rank() * unit.shard_elements : 0;
         std::fill(out.begin(), out.end(), 0.0f);
         for (const auto& slice : unit.slices) {
-          const auto from = std::max(begin, slice.offset), to = std::min(begin + static_cast<std::int64_t>(out.size()), slice.offset + slice.elements);
+          const auto from = std::max(begin, slice.offset),
+                     to = std::min(begin + static_cast<std::int64_t>(out.size()), slice.offset + slice.elements);
           if (from < to)
             draw_parameter(seed_, slice, range, step_.sizes.geometry.layers, from - slice.offset,
                            out.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
@@ -73,7 +76,9 @@ std::vector<std::string> Engine::restore(const checkpoint::Checkpoint& saved, bo
   const auto& precision = step_.sizes.precision;
   std::vector<std::string> without;
   auto read = [&](checkpoint::Kind kind, const char* buffer, DType type, std::vector<std::string>* names) {
-    fill([&](const checkpoint::FlatUnit& unit, std::span<float> out) { saved.read_slice(unit, kind, rank, ranks, out, names); }, buffer, type);
+    fill([&](const checkpoint::FlatUnit& unit,
+             std::span<float> out) { saved.read_slice(unit, kind, rank, ranks, out, names); },
+         buffer, type);
   };
   read(checkpoint::Kind::kParameters, "parameters", precision.parameters, nullptr);
   if (states) {
@@ -86,13 +91,16 @@ std::vector<std::string> Engine::restore(const checkpoint::Checkpoint& saved, bo
 
 std::span<const float> Engine::slice(std::size_t unit, checkpoint::Kind kind) {
   const auto& precision = step_.sizes.precision;
-  const char* buffer = kind == checkpoint::Kind::kParameters ? "parameters" : kind == checkpoint::Kind::kExpAvg ? "exp_avg" : "exp_avg_sq";
+  const char* buffer = kind == checkpoint::Kind::kParameters ? "parameters"
+                       : kind == checkpoint::Kind::kExpAvg   ? "exp_avg"
+                                                             : "exp_avg_sq";
   const auto type = kind == checkpoint::Kind::kParameters ? precision.parameters : precision.states;
   const auto elements = step_.units[unit].shard_elements;
   // Stage 0: every rank has all, and answers for its part.
   const auto first = step_.sharded ? 0 : collective_.rank() * elements;
   const auto* from = held(buffer, static_cast<int>(unit), type) + first * width_of(type);
-  if (type == DType::kFp32 && kind_ == device::Kind::kCpu) return {reinterpret_cast<const float*>(from), static_cast<std::size_t>(elements)};
+  if (type == DType::kFp32 && kind_ == device::Kind::kCpu)
+    return {reinterpret_cast<const float*>(from), static_cast<std::size_t>(elements)};
   converted_.resize(static_cast<std::size_t>(elements));
   fetch(from, type, converted_.data(), elements);
   return converted_;
@@ -149,7 +157,11 @@ std::vector<float> Engine::whole(const char* buffer, DType type, const std::stri
   throw std::logic_error("no parameter " + parameter);
 }
 
-std::vector<float> Engine::gradient_of(const std::string& parameter) { return whole("gradients", step_.sizes.precision.gradients, parameter); }
-std::vector<float> Engine::parameter_of(const std::string& parameter) { return whole("parameters", step_.sizes.precision.parameters, parameter); }
+std::vector<float> Engine::gradient_of(const std::string& parameter) {
+  return whole("gradients", step_.sizes.precision.gradients, parameter);
+}
+std::vector<float> Engine::parameter_of(const std::string& parameter) {
+  return whole("parameters", step_.sizes.precision.parameters, parameter);
+}
 
 }  // namespace shardfit::engine

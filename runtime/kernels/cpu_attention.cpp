@@ -1,6 +1,7 @@
-// The online softmax of FlashAttention (Dao et al. 2022, algorithm 1) with tiles of 64 queries by 512 keys, each product a small matrix
-// product; backward recomputes the probabilities from the kept log-sums. Work is shared out by (sample, key-value head): then no two
-// threads add to the same gradient, and the order of sums does not depend on the number of threads.
+// The online softmax of FlashAttention (Dao et al. 2022, algorithm 1) with tiles of 64 queries by 512 keys, each
+// product a small matrix product; backward recomputes the probabilities from the kept log-sums. Work is shared out by
+// (sample, key-value head): then no two threads add to the same gradient, and the order of sums does not depend on the
+// number of threads.
 #include "runtime/kernels/cpu_attention.hpp"
 
 #include <ATen/Parallel.h>
@@ -21,7 +22,8 @@ namespace {
 // Hands out a worker's areas of its scratch one after another.
 class Scratch {
  public:
-  Scratch(void* base, std::int64_t worker, std::int64_t bytes) : next_(reinterpret_cast<float*>(static_cast<char*>(base) + worker * bytes)) {}
+  Scratch(void* base, std::int64_t worker, std::int64_t bytes)
+      : next_(reinterpret_cast<float*>(static_cast<char*>(base) + worker * bytes)) {}
   float* take(std::int64_t elements) {
     float* area = next_;
     next_ += elements;
@@ -43,8 +45,8 @@ Rows rows_of(const Bf16* from, std::int64_t stride, float* copy, std::int64_t ro
   return {copy, width};
 }
 
-void product(bool ta, bool tb, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-             bool accumulate, float* c, std::int64_t ldc) {
+void product(bool ta, bool tb, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda,
+             const float* b, std::int64_t ldb, bool accumulate, float* c, std::int64_t ldc) {
   gemm(Type::kFp32, ta, tb, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
 }
 
@@ -60,13 +62,17 @@ void share_out(const AttentionShape& shape, const Work& work) {
   const auto documents = static_cast<std::int64_t>(shape.documents.size());
   for (std::int64_t first = 0; first < documents;) {
     auto last = first + 1;
-    const auto sample = shape.documents[static_cast<std::size_t>(first)].begin / std::max<std::int64_t>(shape.sequence, 1);
-    while (last < documents && shape.documents[static_cast<std::size_t>(last)].begin / std::max<std::int64_t>(shape.sequence, 1) == sample) ++last;
+    const auto sample =
+        shape.documents[static_cast<std::size_t>(first)].begin / std::max<std::int64_t>(shape.sequence, 1);
+    while (last < documents &&
+           shape.documents[static_cast<std::size_t>(last)].begin / std::max<std::int64_t>(shape.sequence, 1) == sample)
+      ++last;
     for (std::int64_t head = 0; head < shape.kv_heads; ++head) tasks.push_back({first, last, head});
     first = last;
   }
   std::atomic<std::size_t> next{0};
-  const auto threads = std::min<std::int64_t>(std::min<std::int64_t>(at::get_num_threads(), shape.workers), static_cast<std::int64_t>(tasks.size()));
+  const auto threads = std::min<std::int64_t>(std::min<std::int64_t>(at::get_num_threads(), shape.workers),
+                                              static_cast<std::int64_t>(tasks.size()));
   at::parallel_for(0, std::max<std::int64_t>(threads, 1), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto worker = begin; worker < end; ++worker)
       for (auto i = next++; i < tasks.size(); i = next++) work(tasks[i], worker);
@@ -78,11 +84,12 @@ std::int64_t first_key_of(const AttentionShape& shape, std::int64_t query) {
 }
 
 // Multiplies a tile of probabilities (or their gradient) by the dropout mask of its places.
-void drop_tile(const AttentionShape& shape, const Document& document, std::int64_t head, float* tile, std::int64_t rows, std::int64_t columns,
-               std::int64_t first_query, std::int64_t first_key) {
+void drop_tile(const AttentionShape& shape, const Document& document, std::int64_t head, float* tile, std::int64_t rows,
+               std::int64_t columns, std::int64_t first_query, std::int64_t first_key) {
   const auto limit = drop_limit(shape.dropout.probability);
   const auto keep = static_cast<float>(1.0 / (1.0 - shape.dropout.probability));
-  const auto key = mix(mix(shape.dropout.key, static_cast<std::uint64_t>(document.sample)), static_cast<std::uint64_t>(head));
+  const auto key =
+      mix(mix(shape.dropout.key, static_cast<std::uint64_t>(document.sample)), static_cast<std::uint64_t>(head));
   const auto base = document.begin % std::max<std::int64_t>(shape.sequence, 1);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < columns; ++c) {
@@ -97,7 +104,8 @@ template <typename T>
 void clear_gaps(const AttentionShape& shape, T* x, std::int64_t row, std::int64_t width) {
   std::int64_t from = 0;
   auto clear = [&](std::int64_t until) {
-    for (auto r = from; r < until; ++r) std::memset(static_cast<void*>(x + r * row), 0, static_cast<std::size_t>(width) * sizeof(T));
+    for (auto r = from; r < until; ++r)
+      std::memset(static_cast<void*>(x + r * row), 0, static_cast<std::size_t>(width) * sizeof(T));
   };
   for (const auto& document : shape.documents) {
     clear(document.begin);
@@ -108,10 +116,13 @@ void clear_gaps(const AttentionShape& shape, T* x, std::int64_t row, std::int64_
 
 }  // namespace
 
-std::uint64_t drop_limit(double probability) { return static_cast<std::uint64_t>(std::min(probability, 1.0) * 18446744073709549568.0); }
+std::uint64_t drop_limit(double probability) {
+  return static_cast<std::uint64_t>(std::min(probability, 1.0) * 18446744073709549568.0);
+}
 
 template <typename T>
-void attention_forward(const AttentionShape& shape, const T* q, const T* k, const T* v, T* out, float* log_sum, void* tiles) {
+void attention_forward(const AttentionShape& shape, const T* q, const T* k, const T* v, T* out, float* log_sum,
+                       void* tiles) {
   const auto dim = shape.head_dim, group = shape.heads / shape.kv_heads, window = shape.window.value_or(0);
   const auto& shared = loops().shared;
   clear_gaps(shape, out, shape.row_out, shape.heads * dim);
@@ -145,16 +156,20 @@ void attention_forward(const AttentionShape& shape, const T* q, const T* k, cons
             const auto columns = std::min(kKeyTile, i + rows - j);
             const auto k_rows = rows_of(k_head + j * shape.row_k, shape.row_k, k_copy, columns, dim);
             const auto v_rows = rows_of(v_head + j * shape.row_v, shape.row_v, v_copy, columns, dim);
-            product(false, true, rows, columns, dim, q_rows.data, q_rows.stride, k_rows.data, k_rows.stride, false, scores, columns);
-            shared.softmax_tile(scores, rows, columns, i, j, window, static_cast<float>(shape.scale), maxima, sums, rescale);
+            product(false, true, rows, columns, dim, q_rows.data, q_rows.stride, k_rows.data, k_rows.stride, false,
+                    scores, columns);
+            shared.softmax_tile(scores, rows, columns, i, j, window, static_cast<float>(shape.scale), maxima, sums,
+                                rescale);
             if (shape.dropout.probability > 0) drop_tile(shape, document, head, scores, rows, columns, i, j);
             if (!first) shared.scale_rows(result, rows, dim, rescale, false);
             product(false, false, rows, dim, columns, scores, columns, v_rows.data, v_rows.stride, !first, result, dim);
             first = false;
           }
           shared.scale_rows(result, rows, dim, sums, true);
-          loops_of<T>().store(result, out + (document.begin + i) * shape.row_out + head * dim, shape.row_out, rows, dim);
-          for (std::int64_t r = 0; r < rows; ++r) log_sum[(document.begin + i + r) * shape.heads + head] = maxima[r] + std::log(sums[r]);
+          loops_of<T>().store(result, out + (document.begin + i) * shape.row_out + head * dim, shape.row_out, rows,
+                              dim);
+          for (std::int64_t r = 0; r < rows; ++r)
+            log_sum[(document.begin + i + r) * shape.heads + head] = maxima[r] + std::log(sums[r]);
         }
       }
     }
@@ -162,8 +177,8 @@ void attention_forward(const AttentionShape& shape, const T* q, const T* k, cons
 }
 
 template <typename T>
-void attention_backward(const AttentionShape& shape, const T* q, const T* k, const T* v, const T* out, const T* d_out, const float* log_sum,
-                        float* delta, T* dq, T* dk, T* dv, void* tiles) {
+void attention_backward(const AttentionShape& shape, const T* q, const T* k, const T* v, const T* out, const T* d_out,
+                        const float* log_sum, float* delta, T* dq, T* dk, T* dv, void* tiles) {
   const auto dim = shape.head_dim, group = shape.heads / shape.kv_heads, window = shape.window.value_or(0);
   const auto& shared = loops().shared;
   const auto& own = loops_of<T>();
@@ -177,7 +192,8 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
     float* gradient = scratch.take(kQueryTile * keys);
     float* dq_tile = scratch.take(kQueryTile * dim);
     scratch.take(3 * kQueryTile);
-    float *q_copy = nullptr, *do_copy = nullptr, *k_copy = nullptr, *v_copy = nullptr, *dk_sum = nullptr, *dv_sum = nullptr;
+    float *q_copy = nullptr, *do_copy = nullptr, *k_copy = nullptr, *v_copy = nullptr, *dk_sum = nullptr,
+          *dv_sum = nullptr;
     if constexpr (!std::is_same_v<T, float>) {
       q_copy = scratch.take(kQueryTile * dim);
       do_copy = scratch.take(kQueryTile * dim);
@@ -209,7 +225,8 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
       for (auto head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
         const T* q_head = q + base * shape.row_q + head * dim;
         const T* do_head = d_out + base * shape.row_out + head * dim;
-        own.row_dot(do_head, out + base * shape.row_out + head * dim, delta + base * shape.heads + head, shape.heads, length, shape.row_out, dim);
+        own.row_dot(do_head, out + base * shape.row_out + head * dim, delta + base * shape.heads + head, shape.heads,
+                    length, shape.row_out, dim);
         for (std::int64_t i = 0; i < length; i += kQueryTile) {
           const auto rows = std::min(kQueryTile, length - i);
           const auto q_rows = rows_of(q_head + i * shape.row_q, shape.row_q, q_copy, rows, dim);
@@ -220,15 +237,22 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
             const auto columns = std::min(kKeyTile, i + rows - j);
             const auto k_rows = rows_of(k_head + j * shape.row_k, shape.row_k, k_copy, columns, dim);
             const auto v_rows = rows_of(v_head + j * shape.row_v, shape.row_v, v_copy, columns, dim);
-            product(false, true, rows, columns, dim, q_rows.data, q_rows.stride, k_rows.data, k_rows.stride, false, scores, columns);
-            shared.probability_tile(scores, rows, columns, i, j, window, static_cast<float>(shape.scale), log_sum + place, shape.heads);
-            product(false, true, rows, columns, dim, do_rows.data, do_rows.stride, v_rows.data, v_rows.stride, false, gradient, columns);
+            product(false, true, rows, columns, dim, q_rows.data, q_rows.stride, k_rows.data, k_rows.stride, false,
+                    scores, columns);
+            shared.probability_tile(scores, rows, columns, i, j, window, static_cast<float>(shape.scale),
+                                    log_sum + place, shape.heads);
+            product(false, true, rows, columns, dim, do_rows.data, do_rows.stride, v_rows.data, v_rows.stride, false,
+                    gradient, columns);
             if (shape.dropout.probability > 0) drop_tile(shape, document, head, gradient, rows, columns, i, j);
-            shared.score_gradient_tile(scores, gradient, rows, columns, delta + place, shape.heads, static_cast<float>(shape.scale));
+            shared.score_gradient_tile(scores, gradient, rows, columns, delta + place, shape.heads,
+                                       static_cast<float>(shape.scale));
             if (shape.dropout.probability > 0) drop_tile(shape, document, head, scores, rows, columns, i, j);
-            product(true, false, columns, dim, rows, scores, columns, do_rows.data, do_rows.stride, true, dv_at + j * dv_stride, dv_stride);
-            product(true, false, columns, dim, rows, gradient, columns, q_rows.data, q_rows.stride, true, dk_at + j * dk_stride, dk_stride);
-            product(false, false, rows, dim, columns, gradient, columns, k_rows.data, k_rows.stride, !first, dq_tile, dim);
+            product(true, false, columns, dim, rows, scores, columns, do_rows.data, do_rows.stride, true,
+                    dv_at + j * dv_stride, dv_stride);
+            product(true, false, columns, dim, rows, gradient, columns, q_rows.data, q_rows.stride, true,
+                    dk_at + j * dk_stride, dk_stride);
+            product(false, false, rows, dim, columns, gradient, columns, k_rows.data, k_rows.stride, !first, dq_tile,
+                    dim);
             first = false;
           }
           own.store(dq_tile, dq + (base + i) * shape.row_q + head * dim, shape.row_q, rows, dim);
@@ -242,11 +266,13 @@ void attention_backward(const AttentionShape& shape, const T* q, const T* k, con
   });
 }
 
-template void attention_forward<float>(const AttentionShape&, const float*, const float*, const float*, float*, float*, void*);
-template void attention_forward<Bf16>(const AttentionShape&, const Bf16*, const Bf16*, const Bf16*, Bf16*, float*, void*);
-template void attention_backward<float>(const AttentionShape&, const float*, const float*, const float*, const float*, const float*, const float*,
-                                        float*, float*, float*, float*, void*);
-template void attention_backward<Bf16>(const AttentionShape&, const Bf16*, const Bf16*, const Bf16*, const Bf16*, const Bf16*, const float*, float*,
-                                       Bf16*, Bf16*, Bf16*, void*);
+template void attention_forward<float>(const AttentionShape&, const float*, const float*, const float*, float*, float*,
+                                       void*);
+template void attention_forward<Bf16>(const AttentionShape&, const Bf16*, const Bf16*, const Bf16*, Bf16*, float*,
+                                      void*);
+template void attention_backward<float>(const AttentionShape&, const float*, const float*, const float*, const float*,
+                                        const float*, const float*, float*, float*, float*, float*, void*);
+template void attention_backward<Bf16>(const AttentionShape&, const Bf16*, const Bf16*, const Bf16*, const Bf16*,
+                                       const Bf16*, const float*, float*, Bf16*, Bf16*, Bf16*, void*);
 
 }  // namespace shardfit::kernels

@@ -1,5 +1,6 @@
-// Compiled once for each instruction set with SHARDFIT_ISA = v2 | v3 | v4: plain loops that the compiler turns into vectors. No inline
-// function of the standard library may be instantiated here: the linker would keep one copy of it, of whichever instruction set.
+// Compiled once for each instruction set with SHARDFIT_ISA = v2 | v3 | v4: plain loops that the compiler turns into
+// vectors. No inline function of the standard library may be instantiated here: the linker would keep one copy of it,
+// of whichever instruction set.
 #include "runtime/kernels/loops.hpp"
 
 #define SHARDFIT_JOIN2(a, b) a##b
@@ -26,7 +27,7 @@ inline void put(Bf16* x, int64_t i, float value) {
 // e^x within 2 units in the last place; 0 below -87.3, infinity above 88.7.
 inline float exp_of(float x) {
   const float bounded = x < -87.3f ? -87.3f : x > 88.7f ? 88.7f : x;
-  const float shifted = bounded * 1.44269504088896341f + 12582912.0f;     // rounds to a whole number
+  const float shifted = bounded * 1.44269504088896341f + 12582912.0f;  // rounds to a whole number
   const float whole = shifted - 12582912.0f;
   const float rest = (bounded - whole * 0.693359375f) - whole * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
@@ -61,7 +62,8 @@ void rms_norm(const T* x, const T* w, T* y, float* stats, bool keep_stats, int64
 }
 
 template <typename T>
-void rms_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx, bool accumulate, int64_t rows, int64_t width) {
+void rms_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx, bool accumulate, int64_t rows,
+                 int64_t width) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
     const float inverse = stats[r];
     float dot = 0;
@@ -70,7 +72,8 @@ void rms_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx,
     const float factor = dot * inverse * inverse * inverse / static_cast<float>(width);
     if (accumulate) {
 #pragma omp simd
-      for (int64_t i = 0; i < width; ++i) put(dx, i, get(dx, i) + get(dy, i) * get(w, i) * inverse - get(x, i) * factor);
+      for (int64_t i = 0; i < width; ++i)
+        put(dx, i, get(dx, i) + get(dy, i) * get(w, i) * inverse - get(x, i) * factor);
     } else {
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) put(dx, i, get(dy, i) * get(w, i) * inverse - get(x, i) * factor);
@@ -81,7 +84,8 @@ void rms_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx,
 constexpr int64_t kColumns = 128;  // of a column reduction at once: its sums stay in the first cache
 
 template <typename T>
-void rms_norm_dw(const T* dy, const T* x, const float* stats, float* dw, int64_t rows, int64_t width, int64_t first, int64_t last) {
+void rms_norm_dw(const T* dy, const T* x, const float* stats, float* dw, int64_t rows, int64_t width, int64_t first,
+                 int64_t last) {
   for (int64_t begin = first; begin < last; begin += kColumns) {
     const int64_t n = last - begin < kColumns ? last - begin : kColumns;
     float sums[kColumns] = {};
@@ -97,7 +101,8 @@ void rms_norm_dw(const T* dy, const T* x, const float* stats, float* dw, int64_t
 }
 
 template <typename T>
-void layer_norm(const T* x, const T* w, const T* b, T* y, float* stats, bool keep_stats, int64_t rows, int64_t width, float epsilon) {
+void layer_norm(const T* x, const T* w, const T* b, T* y, float* stats, bool keep_stats, int64_t rows, int64_t width,
+                float epsilon) {
   for (int64_t r = 0; r < rows; ++r, x += width, y += width) {
     if (keep_stats) {
       float sum = 0;
@@ -117,7 +122,8 @@ void layer_norm(const T* x, const T* w, const T* b, T* y, float* stats, bool kee
 }
 
 template <typename T>
-void layer_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx, bool accumulate, int64_t rows, int64_t width) {
+void layer_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* dx, bool accumulate, int64_t rows,
+                   int64_t width) {
   for (int64_t r = 0; r < rows; ++r, x += width, dy += width, dx += width) {
     const float mean = stats[2 * r], inverse = stats[2 * r + 1];
     float sum = 0, dot = 0;
@@ -135,13 +141,15 @@ void layer_norm_dx(const T* dy, const T* x, const T* w, const float* stats, T* d
         put(dx, i, get(dx, i) + (get(dy, i) * get(w, i) - sum - (get(x, i) - mean) * inverse * dot) * inverse);
     } else {
 #pragma omp simd
-      for (int64_t i = 0; i < width; ++i) put(dx, i, (get(dy, i) * get(w, i) - sum - (get(x, i) - mean) * inverse * dot) * inverse);
+      for (int64_t i = 0; i < width; ++i)
+        put(dx, i, (get(dy, i) * get(w, i) - sum - (get(x, i) - mean) * inverse * dot) * inverse);
     }
   }
 }
 
 template <typename T>
-void layer_norm_dw(const T* dy, const T* x, const float* stats, float* dw, float* db, int64_t rows, int64_t width, int64_t first, int64_t last) {
+void layer_norm_dw(const T* dy, const T* x, const float* stats, float* dw, float* db, int64_t rows, int64_t width,
+                   int64_t first, int64_t last) {
   for (int64_t begin = first; begin < last; begin += kColumns) {
     const int64_t n = last - begin < kColumns ? last - begin : kColumns;
     float weight[kColumns] = {}, bias[kColumns] = {};
@@ -311,8 +319,8 @@ inline Seen seen_by(int64_t query, int64_t first_key, int64_t columns, int64_t w
   return {from, until};
 }
 
-void softmax_tile(float* scores, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key, int64_t window, float scale, float* maxima,
-                  float* sums, float* rescale) {
+void softmax_tile(float* scores, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key, int64_t window,
+                  float scale, float* maxima, float* sums, float* rescale) {
   for (int64_t r = 0; r < rows; ++r, scores += columns) {
     const Seen seen = seen_by(first_query + r, first_key, columns, window);
     float most = maxima[r];
@@ -335,8 +343,8 @@ void softmax_tile(float* scores, int64_t rows, int64_t columns, int64_t first_qu
   }
 }
 
-void probability_tile(float* scores, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key, int64_t window, float scale,
-                      const float* log_sum, int64_t log_sum_stride) {
+void probability_tile(float* scores, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key,
+                      int64_t window, float scale, const float* log_sum, int64_t log_sum_stride) {
   for (int64_t r = 0; r < rows; ++r, scores += columns) {
     const Seen seen = seen_by(first_query + r, first_key, columns, window);
     const float base = log_sum[r * log_sum_stride];
@@ -347,8 +355,8 @@ void probability_tile(float* scores, int64_t rows, int64_t columns, int64_t firs
   }
 }
 
-void score_gradient_tile(const float* probabilities, float* gradient, int64_t rows, int64_t columns, const float* delta, int64_t delta_stride,
-                         float scale) {
+void score_gradient_tile(const float* probabilities, float* gradient, int64_t rows, int64_t columns, const float* delta,
+                         int64_t delta_stride, float scale) {
   for (int64_t r = 0; r < rows; ++r, probabilities += columns, gradient += columns) {
     const float d = delta[r * delta_stride];
 #pragma omp simd
@@ -398,8 +406,8 @@ double square_sum(const T* x, int64_t n) {
   return total;
 }
 
-void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay, float rate, float beta1, float beta2, float root_correction,
-           float epsilon, float gradient_scale, Bf16* copy) {
+void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay, float rate, float beta1, float beta2,
+           float root_correction, float epsilon, float gradient_scale, Bf16* copy) {
   const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
@@ -415,18 +423,19 @@ void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay,
 
 template <typename T>
 constexpr Loops<T> table_of() {
-  return {rms_norm<T>,  rms_norm_dx<T>, rms_norm_dw<T>, layer_norm<T>, layer_norm_dx<T>, layer_norm_dw<T>, rope<T>,          swiglu<T>,
-          swiglu_backward<T>, gelu<T>,  gelu_backward<T>, add<T>,      add_bias<T>,      column_sum<T>,    row_dot<T>,       cross_entropy<T>,
-          load<T>,      store<T>};
+  return {rms_norm<T>, rms_norm_dx<T>, rms_norm_dw<T>,     layer_norm<T>,    layer_norm_dx<T>, layer_norm_dw<T>,
+          rope<T>,     swiglu<T>,      swiglu_backward<T>, gelu<T>,          gelu_backward<T>, add<T>,
+          add_bias<T>, column_sum<T>,  row_dot<T>,         cross_entropy<T>, load<T>,          store<T>};
 }
 
 }  // namespace
 
 extern const LoopTable SHARDFIT_JOIN(kLoops_, SHARDFIT_ISA);
 const LoopTable SHARDFIT_JOIN(kLoops_, SHARDFIT_ISA) = {
-    table_of<float>(), table_of<Bf16>(),
-    {softmax_tile, probability_tile, score_gradient_tile, scale_rows, add_fp32, to_bf16, from_bf16, add_from_bf16, add_to_bf16, square_sum<float>,
-     square_sum<Bf16>, adamw},
+    table_of<float>(),
+    table_of<Bf16>(),
+    {softmax_tile, probability_tile, score_gradient_tile, scale_rows, add_fp32, to_bf16, from_bf16, add_from_bf16,
+     add_to_bf16, square_sum<float>, square_sum<Bf16>, adamw},
 #define SHARDFIT_TEXT2(a) #a
 #define SHARDFIT_TEXT(a) SHARDFIT_TEXT2(a)
     "x86-64-" SHARDFIT_TEXT(SHARDFIT_ISA)};

@@ -18,8 +18,10 @@ struct Offsets {  // of a block's parameters in its unit; -1 = the model has non
 
 class Llama final : public Root {
  public:
-  Llama(const Math& math, const schedule::Sizes& sizes, const std::vector<schedule::Unit>& units, kernels::Kernels& kernels, const float* rope_table)
-      : Root(math, sizes, units.at(0), {"model.embed_tokens.weight", "", "model.norm.weight", "", "lm_head.weight"}, kernels),
+  Llama(const Math& math, const schedule::Sizes& sizes, const std::vector<schedule::Unit>& units,
+        kernels::Kernels& kernels, const float* rope_table)
+      : Root(math, sizes, units.at(0), {"model.embed_tokens.weight", "", "model.norm.weight", "", "lm_head.weight"},
+             kernels),
         rope_table_(rope_table),
         saved_(schedule::saved_layout(sizes)),
         forward_(schedule::forward_layout(sizes)),
@@ -31,7 +33,8 @@ class Llama final : public Root {
     for (std::size_t i = 1; i < units.size(); ++i) offsets_.push_back(offsets_of(units[i], static_cast<int>(i) - 1));
   }
 
-  void forward(int block, const Flat& w, const Batch& batch, const StepContext& context, const void* in, char* saved, void* out, char* scratch) override {
+  void forward(int block, const Flat& w, const Batch& batch, const StepContext& context, const void* in, char* saved,
+               void* out, char* scratch) override {
     const auto& at = offsets_[static_cast<std::size_t>(block)];
     const auto& g = math_.geometry;
     const auto n = rows();
@@ -53,7 +56,8 @@ class Llama final : public Root {
     kernels_.rope(q, n, g.heads, g.head_dim, batch.positions, rope_table_, false);
     kernels_.rope(k, n, g.kv_heads, g.head_dim, batch.positions, rope_table_, false);
     void *attended = field("attention"), *middle = field("middle");
-    kernels_.attention(attention_shape(block, batch, context), q, k, v, attended, stats("log_sum"), scratch + forward_.at("tiles"));
+    kernels_.attention(attention_shape(block, batch, context), q, k, v, attended, stats("log_sum"),
+                       scratch + forward_.at("tiles"));
     kernels_.linear({n, query_, hidden_}, attended, w.at(at.o), weight(w, at.o_bias), normed);
     kernels_.add(in, normed, middle, n * hidden_);
 
@@ -66,8 +70,8 @@ class Llama final : public Root {
     kernels_.add(middle, normed, out, n * hidden_);
   }
 
-  void backward(int block, const Flat& w, const Flat& d, const Batch& batch, const StepContext& context, const void* in, const char* saved, void* d_stream,
-                char* scratch, bool accumulate) override {
+  void backward(int block, const Flat& w, const Flat& d, const Batch& batch, const StepContext& context, const void* in,
+                const char* saved, void* d_stream, char* scratch, bool accumulate) override {
     const auto& at = offsets_[static_cast<std::size_t>(block)];
     const auto& g = math_.geometry;
     const auto n = rows();
@@ -93,21 +97,26 @@ class Llama final : public Root {
     weights_of(wide, d_up, normed, at.up, at.up_bias);
     kernels_.linear_backward_input(wide, d_gate, w.at(at.gate), flow, false);
     kernels_.linear_backward_input(wide, d_up, w.at(at.up), flow, true);
-    kernels_.rms_norm_backward(norm, flow, field("middle"), w.at(at.norm2), stats("norm2_stats"), d_stream, true, d.at(at.norm2), d.type, accumulate);
+    kernels_.rms_norm_backward(norm, flow, field("middle"), w.at(at.norm2), stats("norm2_stats"), d_stream, true,
+                               d.at(at.norm2), d.type, accumulate);
 
     // Attention; the feed-forward layer's gradients are dead, their room is used again.
     void *d_attended = room("d_attention"), *dq = room("d_q"), *dk = room("d_k"), *dv = room("d_v");
     const LinearShape output{n, query_, hidden_}, query{n, hidden_, query_}, key{n, hidden_, key_};
     weights_of(output, d_stream, field("attention"), at.o, at.o_bias);
     kernels_.linear_backward_input(output, d_stream, w.at(at.o), d_attended, false);
-    kernels_.attention_backward(attention_shape(block, batch, context), field("q"), field("k"), field("v"), field("attention"), d_attended,
-                                stats("log_sum"), static_cast<float*>(room("delta")), dq, dk, dv, room("tiles"));
+    kernels_.attention_backward(attention_shape(block, batch, context), field("q"), field("k"), field("v"),
+                                field("attention"), d_attended, stats("log_sum"), static_cast<float*>(room("delta")),
+                                dq, dk, dv, room("tiles"));
     kernels_.rope(dq, n, g.heads, g.head_dim, batch.positions, rope_table_, true);
     kernels_.rope(dk, n, g.kv_heads, g.head_dim, batch.positions, rope_table_, true);
     if (g.head_norms) {
-      const NormShape heads{n * g.heads, g.head_dim, math_.norm_epsilon}, kv_heads{n * g.kv_heads, g.head_dim, math_.norm_epsilon};
-      kernels_.rms_norm_backward(heads, dq, field("q_raw"), w.at(at.q_norm), stats("q_stats"), dq, false, d.at(at.q_norm), d.type, accumulate);
-      kernels_.rms_norm_backward(kv_heads, dk, field("k_raw"), w.at(at.k_norm), stats("k_stats"), dk, false, d.at(at.k_norm), d.type, accumulate);
+      const NormShape heads{n * g.heads, g.head_dim, math_.norm_epsilon},
+          kv_heads{n * g.kv_heads, g.head_dim, math_.norm_epsilon};
+      kernels_.rms_norm_backward(heads, dq, field("q_raw"), w.at(at.q_norm), stats("q_stats"), dq, false,
+                                 d.at(at.q_norm), d.type, accumulate);
+      kernels_.rms_norm_backward(kv_heads, dk, field("k_raw"), w.at(at.k_norm), stats("k_stats"), dk, false,
+                                 d.at(at.k_norm), d.type, accumulate);
     }
     kernels_.rms_norm_again(norm, in, w.at(at.norm1), stats("norm1_stats"), normed);
     weights_of(query, dq, normed, at.q, at.q_bias);
@@ -116,7 +125,8 @@ class Llama final : public Root {
     kernels_.linear_backward_input(query, dq, w.at(at.q), flow, false);
     kernels_.linear_backward_input(key, dk, w.at(at.k), flow, true);
     kernels_.linear_backward_input(key, dv, w.at(at.v), flow, true);
-    kernels_.rms_norm_backward(norm, flow, in, w.at(at.norm1), stats("norm1_stats"), d_stream, true, d.at(at.norm1), d.type, accumulate);
+    kernels_.rms_norm_backward(norm, flow, in, w.at(at.norm1), stats("norm1_stats"), d_stream, true, d.at(at.norm1),
+                               d.type, accumulate);
   }
 
  private:
@@ -171,7 +181,8 @@ class Llama final : public Root {
 
 }  // namespace
 
-std::unique_ptr<Family> make_llama(const Math& math, const schedule::Sizes& sizes, const std::vector<schedule::Unit>& units, kernels::Kernels& kernels,
+std::unique_ptr<Family> make_llama(const Math& math, const schedule::Sizes& sizes,
+                                   const std::vector<schedule::Unit>& units, kernels::Kernels& kernels,
                                    const float* rope_table) {
   return std::make_unique<Llama>(math, sizes, units, kernels, rope_table);
 }

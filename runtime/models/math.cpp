@@ -14,7 +14,8 @@ namespace shardfit::models {
 namespace {
 
 Error refuse(const std::string& where, const std::string& what) {
-  return {"not_supported", where, fmt::format("{} is not supported by shardfit-train yet", what), "train a model without it"};
+  return {"not_supported", where, fmt::format("{} is not supported by shardfit-train yet", what),
+          "train a model without it"};
 }
 
 double fact(const model::Model& model, const char* name, double otherwise) {
@@ -22,10 +23,11 @@ double fact(const model::Model& model, const char* name, double otherwise) {
   return found == model.facts.end() ? otherwise : found->second;
 }
 
-// Llama 3.1's rescaling (transformers, modeling_rope_utils.py, _compute_llama3_parameters): long waves are slowed down by `factor`, short
-// ones kept, those between interpolated.
+// Llama 3.1's rescaling (transformers, modeling_rope_utils.py, _compute_llama3_parameters): long waves are slowed down
+// by `factor`, short ones kept, those between interpolated.
 double llama3_frequency(const model::Model& model, double frequency) {
-  const double factor = fact(model, "rope_factor", 8), low = fact(model, "rope_low_freq_factor", 1), high = fact(model, "rope_high_freq_factor", 4);
+  const double factor = fact(model, "rope_factor", 8), low = fact(model, "rope_low_freq_factor", 1),
+               high = fact(model, "rope_high_freq_factor", 4);
   const double original = fact(model, "rope_original_max_positions", 8192);
   const double wave = 2 * std::numbers::pi / frequency;
   if (wave > original / low) return frequency / factor;
@@ -56,14 +58,18 @@ void check_operators(const model::Block& block, bool gpt2, Math& math) {
   for (const auto& op : block.ops) {
     if (op.kind == OpKind::kAttention) {
       window = op.attention.window;
-      if (op.attention.alibi || op.attention.sinks || op.attention.relative_bias || op.attention.cross) throw refuse("/model_type", "this kind of attention");
+      if (op.attention.alibi || op.attention.sinks || op.attention.relative_bias || op.attention.cross)
+        throw refuse("/model_type", "this kind of attention");
       math.attention_dropout = std::max(math.attention_dropout, op.attention.dropout);
     }
     if (op.kind == OpKind::kDropout) math.residual_dropout = std::max(math.residual_dropout, op.dropout);
-    if (op.kind == OpKind::kGatedActivation && op.activation != Activation::kSilu) throw refuse("/hidden_act", "an activation other than \"silu\"");
-    if (op.kind == OpKind::kActivation && op.activation != Activation::kGeluTanh && op.activation != Activation::kGeluTanhPython)
+    if (op.kind == OpKind::kGatedActivation && op.activation != Activation::kSilu)
+      throw refuse("/hidden_act", "an activation other than \"silu\"");
+    if (op.kind == OpKind::kActivation && op.activation != Activation::kGeluTanh &&
+        op.activation != Activation::kGeluTanhPython)
       throw refuse("/activation_function", "an activation other than \"gelu_new\"");
-    if (op.kind == OpKind::kRope && (op.rotary_fraction != 1 || gpt2)) throw refuse("/partial_rotary_factor", "RoPE over a part of each head");
+    if (op.kind == OpKind::kRope && (op.rotary_fraction != 1 || gpt2))
+      throw refuse("/partial_rotary_factor", "RoPE over a part of each head");
   }
   math.windows.push_back(window);
 }
@@ -92,7 +98,8 @@ Math math_of(const model::Model& model, std::optional<double> dropout) {
   if (dropout) math.embedding_dropout = math.attention_dropout = math.residual_dropout = *dropout;
   if (!gpt2) math.embedding_dropout = math.residual_dropout = 0;  // these families have none
   for (double p : {math.embedding_dropout, math.attention_dropout, math.residual_dropout})
-    if (!(p >= 0 && p < 1)) throw Error("out_of_range", "/job/train/dropout", fmt::format("dropout {}; 0 or more, below 1", p), "correct it");
+    if (!(p >= 0 && p < 1))
+      throw Error("out_of_range", "/job/train/dropout", fmt::format("dropout {}; 0 or more, below 1", p), "correct it");
   return math;
 }
 

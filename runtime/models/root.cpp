@@ -10,7 +10,8 @@ namespace shardfit::models {
 using kernels::LinearShape;
 using kernels::NormShape;
 
-Root::Root(const Math& math, const schedule::Sizes& sizes, const schedule::Unit& root, const Names& names, kernels::Kernels& kernels)
+Root::Root(const Math& math, const schedule::Sizes& sizes, const schedule::Unit& root, const Names& names,
+           kernels::Kernels& kernels)
     : math_(math), sizes_(sizes), kernels_(kernels), layout_(schedule::loss_layout(sizes)) {
   embedding_ = offset(root, names.embedding);
   embedding_elements_ = root.find(names.embedding)->elements;
@@ -39,14 +40,18 @@ void Root::embed(const Flat& weights, const Batch& batch, const StepContext& con
   const auto width = math_.geometry.hidden;
   kernels_.embedding(weights.at(embedding_), batch.ids, out, rows(), width, false);
   if (positions_ >= 0) kernels_.embedding(weights.at(positions_), batch.positions, out, rows(), width, true);
-  kernels_.dropout(out, rows(), width, sizes_.sequence, batch.samples, dropout(math_.embedding_dropout, context, -1, 0));
+  kernels_.dropout(out, rows(), width, sizes_.sequence, batch.samples,
+                   dropout(math_.embedding_dropout, context, -1, 0));
 }
 
-void Root::embed_backward(const Flat& gradients, const Batch& batch, const StepContext& context, void* d_out, bool accumulate) {
+void Root::embed_backward(const Flat& gradients, const Batch& batch, const StepContext& context, void* d_out,
+                          bool accumulate) {
   const auto width = math_.geometry.hidden, type_width = kernels::width_of(gradients.type);
-  kernels_.dropout(d_out, rows(), width, sizes_.sequence, batch.samples, dropout(math_.embedding_dropout, context, -1, 0));
+  kernels_.dropout(d_out, rows(), width, sizes_.sequence, batch.samples,
+                   dropout(math_.embedding_dropout, context, -1, 0));
   // A tied table holds the output projection's gradient already.
-  if (!accumulate && !math_.geometry.tied) kernels_.fill_zero(gradients.at(embedding_), embedding_elements_ * type_width);
+  if (!accumulate && !math_.geometry.tied)
+    kernels_.fill_zero(gradients.at(embedding_), embedding_elements_ * type_width);
   kernels_.embedding_backward(d_out, batch.ids, rows(), width, gradients.at(embedding_), gradients.type);
   if (positions_ < 0) return;
   if (!accumulate) kernels_.fill_zero(gradients.at(positions_), position_elements_ * type_width);
@@ -63,7 +68,8 @@ void Root::final_norm(const Flat& weights, const void* stream, std::int64_t firs
   else kernels_.rms_norm(shape, x, weights.at(norm_weight_), normed, stats);
 }
 
-const void* Root::logits(const Flat& weights, const void* stream, std::int64_t first, std::int64_t rows, char* scratch) {
+const void* Root::logits(const Flat& weights, const void* stream, std::int64_t first, std::int64_t rows,
+                         char* scratch) {
   final_norm(weights, stream, first, rows, scratch);
   const LinearShape shape{rows, math_.geometry.hidden, math_.geometry.vocabulary};
   void* out = scratch + layout_.at("logits");
@@ -71,8 +77,8 @@ const void* Root::logits(const Flat& weights, const void* stream, std::int64_t f
   return out;
 }
 
-double Root::loss(const Flat& weights, const Flat* gradients, const Batch& batch, const void* stream, void* d_stream, char* scratch, const double* scale,
-                  bool accumulate) {
+double Root::loss(const Flat& weights, const Flat* gradients, const Batch& batch, const void* stream, void* d_stream,
+                  char* scratch, const double* scale, bool accumulate) {
   const auto width = math_.geometry.hidden, vocabulary = math_.geometry.vocabulary;
   const bool tiled = gradients && gradients->type != kernels_.type();
   double total = 0;
@@ -88,22 +94,26 @@ double Root::loss(const Flat& weights, const Flat* gradients, const Batch& batch
     const auto* stats = reinterpret_cast<const float*>(scratch + layout_.at("stats"));
     const auto at = first * width * kernels::width_of(kernels_.type());
     const bool add = accumulate || first > 0;
-    kernels_.linear_backward_weight(shape, scores, normed, gradients->at(head_), gradients->type, nullptr, add,
-                                    tiled ? scratch + layout_.at("weight_tile") : nullptr,
-                                    tiled ? std::min(schedule::kWeightTileRows, vocabulary) * width * kernels::width_of(kernels_.type()) : 0);
+    kernels_.linear_backward_weight(
+        shape, scores, normed, gradients->at(head_), gradients->type, nullptr, add,
+        tiled ? scratch + layout_.at("weight_tile") : nullptr,
+        tiled ? std::min(schedule::kWeightTileRows, vocabulary) * width * kernels::width_of(kernels_.type()) : 0);
     kernels_.linear_backward_input(shape, scores, weights.at(head_), flow, false);
     const NormShape norm{n, width, math_.norm_epsilon};
     const auto* x = static_cast<const char*>(stream) + at;
     auto* dx = static_cast<char*>(d_stream) + at;
     if (norm_bias_ >= 0)
-      kernels_.layer_norm_backward(norm, flow, x, weights.at(norm_weight_), stats, dx, false, gradients->at(norm_weight_), gradients->at(norm_bias_),
-                                   gradients->type, add);
-    else kernels_.rms_norm_backward(norm, flow, x, weights.at(norm_weight_), stats, dx, false, gradients->at(norm_weight_), gradients->type, add);
+      kernels_.layer_norm_backward(norm, flow, x, weights.at(norm_weight_), stats, dx, false,
+                                   gradients->at(norm_weight_), gradients->at(norm_bias_), gradients->type, add);
+    else
+      kernels_.rms_norm_backward(norm, flow, x, weights.at(norm_weight_), stats, dx, false, gradients->at(norm_weight_),
+                                 gradients->type, add);
   }
   return total;
 }
 
-std::unique_ptr<Family> make_family(const Math& math, const schedule::Sizes& sizes, const std::vector<schedule::Unit>& units, kernels::Kernels& kernels,
+std::unique_ptr<Family> make_family(const Math& math, const schedule::Sizes& sizes,
+                                    const std::vector<schedule::Unit>& units, kernels::Kernels& kernels,
                                     const float* rope_table) {
   if (math.geometry.architecture == schedule::Architecture::kGpt2) return make_gpt2(math, sizes, units, kernels);
   return make_llama(math, sizes, units, kernels, rope_table);

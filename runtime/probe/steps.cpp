@@ -77,17 +77,11 @@ Json measure(comm::Collective& collective, const Reference& r, int threads, kern
     last = now;
     switch (event.kind) {
       case schedule::EventKind::kGather:
-      case schedule::EventKind::kReduce:
-        communication += own;
-        break;
+      case schedule::EventKind::kReduce: communication += own; break;
       case schedule::EventKind::kClip:
-      case schedule::EventKind::kOptimizer:
-        update += own;
-        break;
-      case schedule::EventKind::kRelease:
-        break;
-      default:
-        compute += own;
+      case schedule::EventKind::kOptimizer: update += own; break;
+      case schedule::EventKind::kRelease: break;
+      default: compute += own;
     }
   });
   std::vector<double> computes, communications, updates;

@@ -19,9 +19,7 @@ inline double clock_seconds(clockid_t clock) {
   clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
-inline double wall_seconds() {
-  return clock_seconds(CLOCK_MONOTONIC);
-}
+inline double wall_seconds() { return clock_seconds(CLOCK_MONOTONIC); }
 inline double work_seconds(int threads) {
   return clock_seconds(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC);
 }

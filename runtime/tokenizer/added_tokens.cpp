@@ -54,7 +54,8 @@ AddedTokens::Match AddedTokens::longest_at(std::string_view text, std::size_t at
   return match;
 }
 
-void AddedTokens::split(std::string_view text, const std::function<void(std::string_view)>& text_part, const std::function<void(std::int32_t)>& token) const {
+void AddedTokens::split(std::string_view text, const std::function<void(std::string_view)>& text_part,
+                        const std::function<void(std::int32_t)>& token) const {
   std::size_t done = 0;
   for (std::size_t at = 0; at < text.size();) {
     if (!begins_[static_cast<unsigned char>(text[at])]) {

@@ -1,4 +1,5 @@
-// Tokens that are taken out of the text before anything else: special ones and others that were added to the vocabulary.
+// Tokens that are taken out of the text before anything else: special ones and others that were added to the
+// vocabulary.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,14 +17,16 @@ struct AddedToken {
   bool single_word = false, lstrip = false, rstrip = false, normalized = false, special = false;
 };
 
-// A set of added tokens to look for in text: leftmost first, the longest of those that begin there (added_vocabulary.rs of
-// `tokenizers`).
+// A set of added tokens to look for in text: leftmost first, the longest of those that begin there (added_vocabulary.rs
+// of `tokenizers`).
 class AddedTokens {
  public:
-  void add(const AddedToken& token, std::string_view spelling);  // spelling: content, normalized where the token asks for it
+  void add(const AddedToken& token,
+           std::string_view spelling);  // spelling: content, normalized where the token asks for it
   bool empty() const { return tokens_.empty(); }
   // Calls `text_part` with the text between tokens and `token` with each token, in order.
-  void split(std::string_view text, const std::function<void(std::string_view)>& text_part, const std::function<void(std::int32_t)>& token) const;
+  void split(std::string_view text, const std::function<void(std::string_view)>& text_part,
+             const std::function<void(std::int32_t)>& token) const;
 
  private:
   struct Node {

@@ -10,8 +10,8 @@ namespace shardfit::tokenizer {
 namespace {
 
 constexpr std::uint64_t kEmpty = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t kShortWord = 24;      // symbols; longer ones go through a queue
-constexpr std::size_t kCachedWord = 48;     // bytes
+constexpr std::size_t kShortWord = 24;                        // symbols; longer ones go through a queue
+constexpr std::size_t kCachedWord = 48;                       // bytes
 constexpr std::size_t kCacheShards = 64, kCacheWords = 2048;  // a shard
 
 std::uint64_t pair_of(TokenId left, TokenId right) {
@@ -40,8 +40,13 @@ struct Bpe::Cache {
   Shard& of(std::string_view word) { return shards[(std::hash<std::string_view>{}(word) >> 20) % kCacheShards]; }
 };
 
-Bpe::Bpe(std::unordered_map<std::string, TokenId> by_bytes, const std::vector<Merge>& merges, TokenId unknown, bool fuse_unknown, bool whole_words)
-    : by_bytes_(std::move(by_bytes)), unknown_(unknown), fuse_unknown_(fuse_unknown), whole_words_(whole_words), cache_(std::make_unique<Cache>()) {
+Bpe::Bpe(std::unordered_map<std::string, TokenId> by_bytes, const std::vector<Merge>& merges, TokenId unknown,
+         bool fuse_unknown, bool whole_words)
+    : by_bytes_(std::move(by_bytes)),
+      unknown_(unknown),
+      fuse_unknown_(fuse_unknown),
+      whole_words_(whole_words),
+      cache_(std::make_unique<Cache>()) {
   for (int b = 0; b < 256; ++b) {
     const auto found = by_bytes_.find(std::string(1, static_cast<char>(b)));
     of_byte_[b] = found == by_bytes_.end() ? -1 : found->second;
@@ -54,7 +59,8 @@ Bpe::Bpe(std::unordered_map<std::string, TokenId> by_bytes, const std::vector<Me
     const std::uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
     std::size_t slot = mix(pair) & mask_;
     while (table_[slot].pair != kEmpty && table_[slot].pair != pair) slot = (slot + 1) & mask_;
-    table_[slot] = {pair, static_cast<std::uint32_t>(rank), merges[rank].result};  // a pair given twice: the later one stands
+    table_[slot] = {pair, static_cast<std::uint32_t>(rank),
+                    merges[rank].result};  // a pair given twice: the later one stands
   }
 }
 Bpe::Bpe(Bpe&&) noexcept = default;
@@ -85,7 +91,8 @@ void Bpe::merge_short(std::vector<TokenId>& symbols) const {
       if (rank[i] < rank[best]) best = i;
     if (rank[best] == kNone) break;
     symbols[best] = result[best];
-    for (std::size_t i = best + 1; i + 1 < n; ++i) symbols[i] = symbols[i + 1], rank[i] = rank[i + 1], result[i] = result[i + 1];
+    for (std::size_t i = best + 1; i + 1 < n; ++i)
+      symbols[i] = symbols[i + 1], rank[i] = rank[i + 1], result[i] = result[i + 1];
     --n;
     look(best);
     if (best > 0) look(best - 1);
@@ -108,7 +115,8 @@ void Bpe::merge_long(std::vector<TokenId>& symbols) const {
   const auto candidate = [&](std::uint32_t at, auto&& push) {
     const std::uint32_t next = after[at];
     if (next == kEnd) return;
-    if (const Merged* merged = find(symbols[at], symbols[next])) push(Candidate{merged->rank, at, symbols[at], symbols[next], merged->result});
+    if (const Merged* merged = find(symbols[at], symbols[next]))
+      push(Candidate{merged->rank, at, symbols[at], symbols[next], merged->result});
   };
   for (std::size_t i = 0; i < n; ++i) {
     before[i] = i == 0 ? kEnd : static_cast<std::uint32_t>(i - 1);
@@ -120,7 +128,8 @@ void Bpe::merge_long(std::vector<TokenId>& symbols) const {
     const Candidate c = queue.top();
     queue.pop();
     const std::uint32_t next = after[c.at];
-    if (gone[c.at] || next == kEnd || symbols[c.at] != c.left || symbols[next] != c.right) continue;  // overtaken by another merge
+    if (gone[c.at] || next == kEnd || symbols[c.at] != c.left || symbols[next] != c.right)
+      continue;  // overtaken by another merge
     symbols[c.at] = c.result;
     gone[next] = 1;
     after[c.at] = after[next];

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: the lowest-ranked merge first, the leftmost where several are equal. Words seen are kept in a cache
-// of bounded size.
+// Byte-pair encoding of one word: the lowest-ranked merge first, the leftmost where several are equal. Words seen are
+// kept in a cache of bounded size.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,9 +17,10 @@ class Bpe {
   struct Merge {
     TokenId left, right, result;
   };
-  // `by_bytes`: the vocabulary by the bytes each token spells. `merges` in order of rank. `unknown`: -1, or the token of bytes that the
-  // vocabulary lacks. `whole_words`: a word that is a token is taken as it is (ignore_merges).
-  Bpe(std::unordered_map<std::string, TokenId> by_bytes, const std::vector<Merge>& merges, TokenId unknown, bool fuse_unknown, bool whole_words);
+  // `by_bytes`: the vocabulary by the bytes each token spells. `merges` in order of rank. `unknown`: -1, or the token
+  // of bytes that the vocabulary lacks. `whole_words`: a word that is a token is taken as it is (ignore_merges).
+  Bpe(std::unordered_map<std::string, TokenId> by_bytes, const std::vector<Merge>& merges, TokenId unknown,
+      bool fuse_unknown, bool whole_words);
   Bpe(Bpe&&) noexcept;
   ~Bpe();
 
@@ -39,7 +40,7 @@ class Bpe {
 
   std::unordered_map<std::string, TokenId> by_bytes_;
   TokenId of_byte_[256];
-  std::vector<Merged> table_;   // open addressing; pair kEmpty = free
+  std::vector<Merged> table_;  // open addressing; pair kEmpty = free
   std::size_t mask_ = 0;
   TokenId unknown_;
   bool fuse_unknown_, whole_words_;

@@ -6,7 +6,8 @@
 
 namespace shardfit::tokenizer {
 
-// The bytes that `token` spells; nullopt if it holds a character outside the alphabet (an added token, say). `token` is valid UTF-8.
+// The bytes that `token` spells; nullopt if it holds a character outside the alphabet (an added token, say). `token` is
+// valid UTF-8.
 std::optional<std::string> bytes_of_token(std::string_view token);
 std::string token_of_bytes(std::string_view bytes);
 

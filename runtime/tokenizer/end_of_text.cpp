@@ -10,7 +10,8 @@ std::optional<std::string> spelling(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();
-  if (found->is_object() && found->contains("content") && found->at("content").is_string()) return found->at("content").get<std::string>();
+  if (found->is_object() && found->contains("content") && found->at("content").is_string())
+    return found->at("content").get<std::string>();
   return std::nullopt;
 }
 
@@ -18,7 +19,8 @@ std::optional<TokenId> number(const Json& json, const char* key) {
   auto found = json.find(key);
   if (found == json.end()) return std::nullopt;
   const Json& value = found->is_array() && !found->empty() ? found->front() : *found;
-  if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > (1 << 24)) return std::nullopt;
+  if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > (1 << 24))
+    return std::nullopt;
   return value.get<TokenId>();
 }
 

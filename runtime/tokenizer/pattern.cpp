@@ -49,8 +49,8 @@ using Sequence = std::vector<Node>;
 
 struct Node {
   enum class Kind { kSet, kGroup, kLookahead, kNotLookahead, kTextStart, kTextEnd } kind = Kind::kSet;
-  CharSet set;                          // kSet
-  std::vector<Sequence> alternatives;   // kGroup and lookaheads
+  CharSet set;                         // kSet
+  std::vector<Sequence> alternatives;  // kGroup and lookaheads
   int least = 1, most = 1;
   Mode mode = Mode::kGreedy;
 };
@@ -67,7 +67,9 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error("tokenizer_unsupported", "", "the Split pattern " + std::string(text_.substr(0, 120)) + " has " + what + " at character " + std::to_string(at_),
+    throw Error("tokenizer_unsupported", "",
+                "the Split pattern " + std::string(text_.substr(0, 120)) + " has " + what + " at character " +
+                    std::to_string(at_),
                 "use a tokenizer whose pattern has alternatives, classes, quantifiers and lookahead only");
   }
   bool more() const { return at_ < text_.size(); }
@@ -105,8 +107,8 @@ class Parser {
       bool inner_case = ignore_case;
       node.kind = Node::Kind::kGroup;
       if (take("?")) {
-        if (take(":")) {}
-        else if (take("i:")) inner_case = true;
+        if (take(":")) {
+        } else if (take("i:")) inner_case = true;
         else if (take("=")) node.kind = Node::Kind::kLookahead;
         else if (take("!")) node.kind = Node::Kind::kNotLookahead;
         else fail("a kind of group that is not supported");
@@ -153,7 +155,10 @@ class Parser {
       case 'd': set.categories |= category_mask("Nd"); return std::nullopt;
       case 'D': add({.categories = category_mask("Nd"), .negated = true}); return std::nullopt;
       case 'w':
-      case 'W': add({.categories = category_mask("L") | category_mask("M") | category_mask("N") | category_mask("Pc"), .negated = c == 'W'}); return std::nullopt;
+      case 'W':
+        add({.categories = category_mask("L") | category_mask("M") | category_mask("N") | category_mask("Pc"),
+             .negated = c == 'W'});
+        return std::nullopt;
       case 'p':
       case 'P': {
         std::string name;
@@ -198,7 +203,10 @@ class Parser {
     int digits = 0;
     while (digits < most && more()) {
       const char c = text_[at_];
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) break;
       value = value * 16 + static_cast<CodePoint>(digit);
       ++digits, ++at_;
@@ -252,7 +260,8 @@ class Parser {
     if (at_ == before) return;
     if (take("?")) node.mode = Mode::kLazy;
     else if (take("+")) node.mode = Mode::kPossessive;
-    if (node.kind != Node::Kind::kSet && (node.kind != Node::Kind::kGroup || node.most > 64)) fail("a quantifier over a group that may repeat without bound");
+    if (node.kind != Node::Kind::kSet && (node.kind != Node::Kind::kGroup || node.most > 64))
+      fail("a quantifier over a group that may repeat without bound");
   }
 
   int number() {
@@ -281,8 +290,8 @@ namespace {
 // What is left to match after the alternatives of a group: more of its repeats, then what follows it.
 struct Rest {
   const Sequence* sequence;
-  std::size_t index; // of the group
-  int repeats;       // already matched, the current one included
+  std::size_t index;  // of the group
+  int repeats;        // already matched, the current one included
   const Rest* outer;
 };
 
@@ -306,8 +315,10 @@ class Matcher {
     switch (node.kind) {
       case Node::Kind::kTextStart: return at == 0 ? run(sequence, index + 1, at, rest) : kNoMatch;
       case Node::Kind::kTextEnd: return at == text_.size() ? run(sequence, index + 1, at, rest) : kNoMatch;
-      case Node::Kind::kLookahead: return any(node.alternatives, at, nullptr) != kNoMatch ? run(sequence, index + 1, at, rest) : kNoMatch;
-      case Node::Kind::kNotLookahead: return any(node.alternatives, at, nullptr) == kNoMatch ? run(sequence, index + 1, at, rest) : kNoMatch;
+      case Node::Kind::kLookahead:
+        return any(node.alternatives, at, nullptr) != kNoMatch ? run(sequence, index + 1, at, rest) : kNoMatch;
+      case Node::Kind::kNotLookahead:
+        return any(node.alternatives, at, nullptr) == kNoMatch ? run(sequence, index + 1, at, rest) : kNoMatch;
       case Node::Kind::kGroup: return repeat_group(sequence, index, at, 0, rest);
       case Node::Kind::kSet: break;
     }
@@ -324,7 +335,8 @@ class Matcher {
     return set.contains(d.value) ? at + d.length : kNoMatch;
   }
 
-  std::size_t repeat_set(const Node& node, const Sequence& sequence, std::size_t index, std::size_t at, const Rest* rest) const {
+  std::size_t repeat_set(const Node& node, const Sequence& sequence, std::size_t index, std::size_t at,
+                         const Rest* rest) const {
     int count = 0;
     std::size_t end = at;
     const auto step = [&] {
@@ -335,7 +347,8 @@ class Matcher {
       return true;
     };
     const int first_stop = node.mode == Mode::kLazy ? node.least : node.most;
-    while (count < first_stop && step()) {}
+    while (count < first_stop && step()) {
+    }
     if (count < node.least) return kNoMatch;
     const bool last = index + 1 == sequence.size() && rest == nullptr;
     while (true) {
@@ -347,12 +360,14 @@ class Matcher {
       } else {
         if (count == node.least) return kNoMatch;
         --count;
-        do --end; while ((static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80);
+        do --end;
+        while ((static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80);
       }
     }
   }
 
-  std::size_t repeat_group(const Sequence& sequence, std::size_t index, std::size_t at, int done, const Rest* rest) const {
+  std::size_t repeat_group(const Sequence& sequence, std::size_t index, std::size_t at, int done,
+                           const Rest* rest) const {
     const Node& node = sequence[index];
     if (node.mode == Mode::kPossessive) {
       for (int i = 0; i < node.most; ++i) {

@@ -1,6 +1,6 @@
-// The regular expressions of tokenizer.json's Split: alternatives, groups (also (?i:...)), character classes with Unicode categories,
-// quantifiers (greedy, lazy, possessive), lookahead, anchors. Matched by backtracking on UTF-8, leftmost, first alternative first, as
-// Oniguruma does.
+// The regular expressions of tokenizer.json's Split: alternatives, groups (also (?i:...)), character classes with
+// Unicode categories, quantifiers (greedy, lazy, possessive), lookahead, anchors. Matched by backtracking on UTF-8,
+// leftmost, first alternative first, as Oniguruma does.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,8 @@ class Pattern {
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
 
-  // The first match in `text` (valid UTF-8) at or after byte `from`, as [begin, end); nullopt if there is none. Empty matches are
-  // passed over.
+  // The first match in `text` (valid UTF-8) at or after byte `from`, as [begin, end); nullopt if there is none. Empty
+  // matches are passed over.
   std::optional<std::pair<std::size_t, std::size_t>> find(std::string_view text, std::size_t from) const;
 
   struct Program;

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kGpt2Words = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 [[noreturn]] void unsupported(const std::string& what) {
-  throw Error("tokenizer_unsupported", "/pre_tokenizer", what + " is not supported: only byte-level BPE tokenizers are (GPT-2, SmolLM2, Llama 3, Qwen)",
+  throw Error("tokenizer_unsupported", "/pre_tokenizer",
+              what + " is not supported: only byte-level BPE tokenizers are (GPT-2, SmolLM2, Llama 3, Qwen)",
               "tokenize the data beforehand and give it as format \"tokens\" or as \"input_ids\"");
 }
 
@@ -71,11 +72,11 @@ std::vector<Piece> join_pieces(SplitBehavior behavior, const std::vector<Piece>&
 }
 
 struct PreTokenizer::Step {
-  std::optional<Pattern> pattern;                 // or
-  bool (*character)(CodePoint) = nullptr;         // each such character is a match
+  std::optional<Pattern> pattern;          // or
+  bool (*character)(CodePoint) = nullptr;  // each such character is a match
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;
-  bool prefix_space = false;                      // put before a text that does not begin with one
+  bool prefix_space = false;  // put before a text that does not begin with one
 
   std::vector<Piece> pieces(std::string_view text) const {
     std::vector<Piece> out;
@@ -122,7 +123,8 @@ void PreTokenizer::add(const nlohmann::json& json, int depth) {
     else if (!step.prefix_space) return;
   } else if (type == "Split") {
     const auto& pattern = json.at("pattern");
-    step.pattern.emplace(pattern.contains("Regex") ? pattern.at("Regex").get<std::string>() : escaped(pattern.at("String").get<std::string>()));
+    step.pattern.emplace(pattern.contains("Regex") ? pattern.at("Regex").get<std::string>()
+                                                   : escaped(pattern.at("String").get<std::string>()));
     step.behavior = behavior_of(json.at("behavior").get<std::string>());
     step.invert = json.value("invert", false);
   } else if (type == "Digits") {
@@ -140,7 +142,8 @@ void PreTokenizer::add(const nlohmann::json& json, int depth) {
   steps_.push_back(std::move(step));
 }
 
-void PreTokenizer::run(std::size_t index, std::string_view text, const std::function<void(std::string_view)>& word) const {
+void PreTokenizer::run(std::size_t index, std::string_view text,
+                       const std::function<void(std::string_view)>& word) const {
   if (text.empty()) return;
   if (index == steps_.size()) return word(text);
   const Step& step = steps_[index];
@@ -161,9 +164,12 @@ void PreTokenizer::run(std::size_t index, std::string_view text, const std::func
     if (done < text.size()) run(index + 1, text.substr(done), word);
     return;
   }
-  for (const Piece& piece : join_pieces(step.behavior, step.pieces(text))) run(index + 1, text.substr(piece.begin, piece.end - piece.begin), word);
+  for (const Piece& piece : join_pieces(step.behavior, step.pieces(text)))
+    run(index + 1, text.substr(piece.begin, piece.end - piece.begin), word);
 }
 
-void PreTokenizer::split(std::string_view text, const std::function<void(std::string_view)>& word) const { run(0, text, word); }
+void PreTokenizer::split(std::string_view text, const std::function<void(std::string_view)>& word) const {
+  run(0, text, word);
+}
 
 }  // namespace shardfit::tokenizer

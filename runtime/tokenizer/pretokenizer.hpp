@@ -19,13 +19,14 @@ struct Piece {
   std::size_t begin, end;
   bool match;
 };
-// Applies a behaviour to covering pieces, as NormalizedString::split of the library `tokenizers` does: merges or drops matches.
+// Applies a behaviour to covering pieces, as NormalizedString::split of the library `tokenizers` does: merges or drops
+// matches.
 std::vector<Piece> join_pieces(SplitBehavior behavior, const std::vector<Piece>& pieces);
 
 class PreTokenizer {
  public:
-  // `json`: the "pre_tokenizer" of a tokenizer.json. Throws Error{tokenizer_unsupported} naming the type; among others where the last
-  // step is not byte-level.
+  // `json`: the "pre_tokenizer" of a tokenizer.json. Throws Error{tokenizer_unsupported} naming the type; among others
+  // where the last step is not byte-level.
   explicit PreTokenizer(const nlohmann::json& json);
   PreTokenizer(PreTokenizer&&) noexcept;
   ~PreTokenizer();

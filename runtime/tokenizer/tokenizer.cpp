@@ -20,12 +20,16 @@ constexpr const char* kRemedy = "tokenize the data beforehand and give it as for
 constexpr std::int64_t kMostTokens = 1 << 24;  // ids above are a broken file
 
 [[noreturn]] void unsupported(const std::string& where, const std::string& what) {
-  throw Error("tokenizer_unsupported", where, what + " is not supported: only byte-level BPE tokenizers are (GPT-2, SmolLM2, Llama 3, Qwen)", kRemedy);
+  throw Error("tokenizer_unsupported", where,
+              what + " is not supported: only byte-level BPE tokenizers are (GPT-2, SmolLM2, Llama 3, Qwen)", kRemedy);
 }
 
 TokenId checked_id(const Json& value, const std::string& where) {
-  const bool fits = value.is_number_integer() && value.get<double>() >= 0 && value.get<double>() < static_cast<double>(kMostTokens);
-  if (!fits) throw Error("out_of_range", where, "token id " + brief(value) + " is not a whole number below " + std::to_string(kMostTokens));
+  const bool fits =
+      value.is_number_integer() && value.get<double>() >= 0 && value.get<double>() < static_cast<double>(kMostTokens);
+  if (!fits)
+    throw Error("out_of_range", where,
+                "token id " + brief(value) + " is not a whole number below " + std::to_string(kMostTokens));
   return value.get<TokenId>();
 }
 
@@ -83,7 +87,8 @@ void read_post_processor(const Json& json, Template& result, int depth = 0) {
       continue;
     }
     const std::string name = part.at("SpecialToken").at("id").get<std::string>();
-    for (const auto& id : json.at("special_tokens").at(name).at("ids")) (seen ? after : before).push_back(checked_id(id, "/post_processor/special_tokens"));
+    for (const auto& id : json.at("special_tokens").at(name).at("ids"))
+      (seen ? after : before).push_back(checked_id(id, "/post_processor/special_tokens"));
   }
   result.before.insert(result.before.begin(), before.begin(), before.end());
   result.after.insert(result.after.end(), after.begin(), after.end());
@@ -107,7 +112,8 @@ Bpe read_model(const Json& model, const std::unordered_map<std::string, TokenId>
     }
     const auto a = vocabulary.find(left), b = vocabulary.find(right), both = vocabulary.find(left + right);
     if (a == vocabulary.end() || b == vocabulary.end() || both == vocabulary.end())
-      throw Error("bad_tokenizer", "/model/merges/" + std::to_string(merges.size()), "the merge " + brief(merge) + " names a token that the vocabulary lacks");
+      throw Error("bad_tokenizer", "/model/merges/" + std::to_string(merges.size()),
+                  "the merge " + brief(merge) + " names a token that the vocabulary lacks");
     merges.push_back({a->second, b->second, both->second});
   }
   TokenId unknown = -1;
@@ -124,9 +130,11 @@ void require_byte_level_bpe(const Json& json) {
   const std::string type = model.value("type", has_merges ? "BPE" : "unknown");
   if (type != "BPE") unsupported("/model/type", "a tokenizer of kind " + type);
   if (!has_merges) unsupported("/model", "a BPE model without merges");
-  if (model.value("byte_fallback", false)) unsupported("/model/byte_fallback", "a SentencePiece-style BPE (byte_fallback)");
+  if (model.value("byte_fallback", false))
+    unsupported("/model/byte_fallback", "a SentencePiece-style BPE (byte_fallback)");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (const auto found = model.find(key); found != model.end() && found->is_string() && !found->get<std::string>().empty())
+    if (const auto found = model.find(key);
+        found != model.end() && found->is_string() && !found->get<std::string>().empty())
       unsupported(std::string("/model/") + key, std::string(key) + " " + brief(*found));
   if (const auto found = model.find("dropout"); found != model.end() && found->is_number() && found->get<double>() > 0)
     unsupported("/model/dropout", "BPE dropout");
@@ -137,13 +145,13 @@ void require_byte_level_bpe(const Json& json) {
 struct Tokenizer::Parts {
   std::string file;
   std::vector<NormalForm> normalizer;
-  AddedTokens raw, normalized;             // looked for in the text as it is, and after normalization
+  AddedTokens raw, normalized;  // looked for in the text as it is, and after normalization
   PreTokenizer pretokenizer;
   Bpe bpe;
   Template around;
   std::unordered_map<std::string, TokenId> ids;
-  std::vector<std::string> bytes;          // by id
-  std::vector<char> known, special;        // by id
+  std::vector<std::string> bytes;    // by id
+  std::vector<char> known, special;  // by id
 
   Parts(PreTokenizer pre, Bpe model) : pretokenizer(std::move(pre)), bpe(std::move(model)) {}
 
@@ -189,8 +197,12 @@ Json read_tokenizer_file(const std::filesystem::path& path, std::filesystem::pat
     const std::filesystem::path folder = file.parent_path();
     for (const char* other : {"tokenizer.model", "spiece.model"})
       if (std::filesystem::exists(folder / other))
-        throw Error("tokenizer_unsupported", "", "the folder has a SentencePiece " + std::string(other) + " but no tokenizer.json", kRemedy).in_file(file);
-    throw Error("file_missing", "", "there is no such file, and the data are text", std::string("put the model's tokenizer.json there, or ") + kRemedy).in_file(file);
+        throw Error("tokenizer_unsupported", "",
+                    "the folder has a SentencePiece " + std::string(other) + " but no tokenizer.json", kRemedy)
+            .in_file(file);
+    throw Error("file_missing", "", "there is no such file, and the data are text",
+                std::string("put the model's tokenizer.json there, or ") + kRemedy)
+        .in_file(file);
   }
   return read_json_file(file);
 }
@@ -207,7 +219,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
     if (!vocabulary.is_object()) unsupported("/model/vocab", "a vocabulary that is not an object of token and id");
     ids.reserve(vocabulary.size());
     for (const auto& [token, id] : vocabulary.items()) ids.emplace(token, checked_id(id, "/model/vocab/" + token));
-    auto parts = std::make_unique<Parts>(PreTokenizer(json.value("pre_tokenizer", Json())), read_model(json.at("model"), ids));
+    auto parts =
+        std::make_unique<Parts>(PreTokenizer(json.value("pre_tokenizer", Json())), read_model(json.at("model"), ids));
     parts->file = file.string();
     parts->normalizer = normalizer_of(json.value("normalizer", Json()));
     read_post_processor(json.value("post_processor", Json()), parts->around);

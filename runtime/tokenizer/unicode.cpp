@@ -43,8 +43,8 @@ bool is_ascii(std::string_view text) {
 
 namespace {
 
-// Length of the valid sequence at `at`, or 0; then `bad` is the length of the longest part that begins a valid sequence (>= 1).
-// Table 3-7 of the Unicode standard.
+// Length of the valid sequence at `at`, or 0; then `bad` is the length of the longest part that begins a valid sequence
+// (>= 1). Table 3-7 of the Unicode standard.
 std::size_t sequence_at(std::string_view text, std::size_t at, std::size_t& bad) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(text[at + i])); };
   const unsigned first = byte(0);
@@ -122,8 +122,8 @@ std::uint32_t category_mask(std::string_view name) {
 
 bool is_space(CodePoint v) {
   if (v < 0x80) return v == ' ' || (v >= 9 && v <= 13);
-  return v == 0x85 || v == 0xA0 || v == 0x1680 || (v >= 0x2000 && v <= 0x200A) || v == 0x2028 || v == 0x2029 || v == 0x202F ||
-         v == 0x205F || v == 0x3000;
+  return v == 0x85 || v == 0xA0 || v == 0x1680 || (v >= 0x2000 && v <= 0x200A) || v == 0x2028 || v == 0x2029 ||
+         v == 0x202F || v == 0x205F || v == 0x3000;
 }
 
 bool is_numeric(CodePoint v) {
@@ -140,7 +140,7 @@ bool is_punctuation(CodePoint v) {
 
 CodePoint lower(CodePoint v) {
   if (v < 0x80) return v >= 'A' && v <= 'Z' ? v + 32 : v;
-  if (v == 0x17F) return 's';     // long s and the Kelvin sign fold to ASCII letters
+  if (v == 0x17F) return 's';  // long s and the Kelvin sign fold to ASCII letters
   if (v == 0x212A) return 'k';
   return static_cast<CodePoint>(utf8proc_tolower(static_cast<utf8proc_int32_t>(v)));
 }
@@ -156,8 +156,9 @@ std::string normalize(std::string_view text, NormalForm form) {
   options |= form == NormalForm::kNfc || form == NormalForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                               static_cast<utf8proc_ssize_t>(text.size()), &result, static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length < 0) throw Error("bad_text", "", std::string("cannot normalize text: ") + utf8proc_errmsg(length));
   return {reinterpret_cast<const char*>(result), static_cast<std::size_t>(length)};

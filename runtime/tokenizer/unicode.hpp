@@ -1,4 +1,5 @@
-// What a tokenizer asks of Unicode: code points of UTF-8, general categories, white space, normal forms. Tables are utf8proc's.
+// What a tokenizer asks of Unicode: code points of UTF-8, general categories, white space, normal forms. Tables are
+// utf8proc's.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,17 +26,18 @@ void append_utf8(std::string& text, CodePoint value);
 
 bool is_ascii(std::string_view text);
 bool is_utf8(std::string_view text);
-// Each longest part that is not UTF-8 becomes one U+FFFD (the rule of the Unicode standard, chapter 3.9, and of Rust and Python).
+// Each longest part that is not UTF-8 becomes one U+FFFD (the rule of the Unicode standard, chapter 3.9, and of Rust
+// and Python).
 std::string replace_invalid_utf8(std::string_view text);
 
 // General category as a bit: 1 << utf8proc_category. Groups below are unions of these.
 std::uint32_t category_bit(CodePoint value);
 // "L", "Lu", "N", "Nd", ... -> the union of category bits; 0 for a name that is none.
 std::uint32_t category_mask(std::string_view name);
-bool is_space(CodePoint value);      // property White_Space
-bool is_numeric(CodePoint value);    // categories Nd, Nl, No
+bool is_space(CodePoint value);        // property White_Space
+bool is_numeric(CodePoint value);      // categories Nd, Nl, No
 bool is_punctuation(CodePoint value);  // ASCII punctuation or a category P
-CodePoint lower(CodePoint value);    // simple case folding for comparisons
+CodePoint lower(CodePoint value);      // simple case folding for comparisons
 CodePoint upper(CodePoint value);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };

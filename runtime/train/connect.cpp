@@ -29,13 +29,15 @@ std::unique_ptr<comm::Collective> connect(comm::World& world, [[maybe_unused]] b
   if (wanted.empty()) wanted = world.one_host() ? "shm" : "gloo";
   if (wanted == "shm") {
     if (!world.one_host())
-      throw Error("not_supported", "SHARDFIT_COMM", "the ranks are on several hosts: they share no memory", "leave SHARDFIT_COMM unset or use \"gloo\"");
+      throw Error("not_supported", "SHARDFIT_COMM", "the ranks are on several hosts: they share no memory",
+                  "leave SHARDFIT_COMM unset or use \"gloo\"");
     return comm::make_shm(world, schedule::kCommStageBytes);
   }
 #ifdef SHARDFIT_WITH_GLOO
   return comm::make_gloo(world, schedule::communication_bytes(world.ranks()));
 #else
-  throw Error("not_supported", "SHARDFIT_COMM", "this shardfit-train was built without Gloo", "install libgloo-dev and build again");
+  throw Error("not_supported", "SHARDFIT_COMM", "this shardfit-train was built without Gloo",
+              "install libgloo-dev and build again");
 #endif
 }
 

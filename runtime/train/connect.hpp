@@ -1,5 +1,5 @@
-// The road the ranks talk over. Processor ranks: shared memory on one host, Gloo otherwise, or what SHARDFIT_COMM names (shm | gloo).
-// GPU ranks: NCCL.
+// The road the ranks talk over. Processor ranks: shared memory on one host, Gloo otherwise, or what SHARDFIT_COMM names
+// (shm | gloo). GPU ranks: NCCL.
 #pragma once
 #include <memory>
 

@@ -25,13 +25,15 @@ std::int64_t number(const char* name, const std::string& text, std::int64_t leas
   char* end = nullptr;
   const auto value = std::strtoll(text.c_str(), &end, 10);
   if (*end || value < least || value > most)
-    throw Error("out_of_range", name, fmt::format("\"{}\" is not a whole number from {} to {}", text, least, most), "unset it or correct it");
+    throw Error("out_of_range", name, fmt::format("\"{}\" is not a whole number from {} to {}", text, least, most),
+                "unset it or correct it");
   return value;
 }
 
 std::string needed(const char* name, const char* beside) {
   if (auto value = variable(name)) return *value;
-  throw Error("missing_key", name, fmt::format("is not set, although {} is", beside), "start the ranks with srun, torchrun or --ranks N");
+  throw Error("missing_key", name, fmt::format("is not set, although {} is", beside),
+              "start the ranks with srun, torchrun or --ranks N");
 }
 
 constexpr std::int64_t kMostRanks = 1 << 20;
@@ -56,11 +58,12 @@ bool resolves(const std::string& host) {
   return true;
 }
 
-// Where rank 0 listens. Slurm's node names need not be host names: inside one node none is needed, and where the name is unknown the
-// address that srun was started from is the batch host's, which is the first node.
+// Where rank 0 listens. Slurm's node names need not be host names: inside one node none is needed, and where the name
+// is unknown the address that srun was started from is the batch host's, which is the first node.
 std::string srun_address() {
   if (variable("SLURM_STEP_NUM_NODES").value_or("") == "1") return "127.0.0.1";
-  const auto name = first_host(variable("SLURM_STEP_NODELIST").value_or(variable("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
+  const auto name =
+      first_host(variable("SLURM_STEP_NODELIST").value_or(variable("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
   const auto launcher = variable("SLURM_LAUNCH_NODE_IPADDR");
   return launcher && !resolves(name) ? *launcher : name;
 }
@@ -68,15 +71,16 @@ std::string srun_address() {
 Environment from_srun() {
   Environment environment{.given = true, .source = "srun"};
   environment.rank = static_cast<int>(number("SLURM_PROCID", needed("SLURM_PROCID", "SLURM_STEP_ID"), 0, kMostRanks));
-  environment.ranks = static_cast<int>(number("SLURM_STEP_NUM_TASKS", needed("SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"), 1, kMostRanks));
+  environment.ranks =
+      static_cast<int>(number("SLURM_STEP_NUM_TASKS", needed("SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"), 1, kMostRanks));
   if (environment.ranks == 1) return environment;
   if (const auto address = variable("MASTER_ADDR")) environment.address = *address;
   else environment.address = srun_address();
   if (const auto port = variable("MASTER_PORT")) {
     environment.port = static_cast<int>(number("MASTER_PORT", *port, 1, 65535));
   } else {
-    // The same on all ranks, another for each job, step and restart: two runs on one node must not meet. Job numbers repeat between
-    // clusters that share a network; the port that this srun listens on does not repeat on its host.
+    // The same on all ranks, another for each job, step and restart: two runs on one node must not meet. Job numbers
+    // repeat between clusters that share a network; the port that this srun listens on does not repeat on its host.
     const auto id = std::strtoll(variable("SLURM_JOB_ID").value_or("0").c_str(), nullptr, 10) * 64 +
                     std::strtoll(variable("SLURM_STEP_ID").value_or("0").c_str(), nullptr, 10) * 8 +
                     std::strtoll(variable("SLURM_RESTART_COUNT").value_or("0").c_str(), nullptr, 10) +
@@ -114,7 +118,8 @@ int usable_processors() {
 }
 
 int threads_for(int ranks_sharing_processors) {
-  if (const auto stated = variable("OMP_NUM_THREADS")) return static_cast<int>(number("OMP_NUM_THREADS", stated->substr(0, stated->find(',')), 1, 4096));
+  if (const auto stated = variable("OMP_NUM_THREADS"))
+    return static_cast<int>(number("OMP_NUM_THREADS", stated->substr(0, stated->find(',')), 1, 4096));
   return std::max(usable_processors() / std::max(ranks_sharing_processors, 1), 1);
 }
 

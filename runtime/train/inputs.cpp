@@ -28,7 +28,8 @@ struct Setting {
 Setting split_setting(const std::string& text) {
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw Error("usage", "--set", fmt::format("\"{}\" is not KEY=VALUE", text), "write e.g. --set train.learning_rate=1e-4");
+    throw Error("usage", "--set", fmt::format("\"{}\" is not KEY=VALUE", text),
+                "write e.g. --set train.learning_rate=1e-4");
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
@@ -47,14 +48,18 @@ double capacity_of(const job::Plan& plan, int local_ranks) {
   return host_memory_bytes() / std::max(local_ranks, 1);
 }
 
-// The simplest plan for this machine: sharded over the ranks, the largest micro batch that fits, recomputing only where it must.
+// The simplest plan for this machine: sharded over the ranks, the largest micro batch that fits, recomputing only where
+// it must.
 job::Plan plan_for_machine(const job::Job& job, const model::Model& model, int ranks, std::vector<std::string>& notes) {
   auto per_rank = job.global_batch_sequences > 0 ? job.global_batch_sequences / ranks : 1;
   if (job.global_batch_tokens)
-    per_rank = std::max<std::int64_t>(
-        std::llround(static_cast<double>(*job.global_batch_tokens) / (static_cast<double>(job.sequence_length) * static_cast<double>(ranks))), 1);
+    per_rank =
+        std::max<std::int64_t>(std::llround(static_cast<double>(*job.global_batch_tokens) /
+                                            (static_cast<double>(job.sequence_length) * static_cast<double>(ranks))),
+                               1);
   if (job.global_batch_sequences % ranks != 0)
-    throw Error("batch_mismatch", "/global_batch_sequences", fmt::format("{} sequences cannot be dealt out evenly to {} ranks", job.global_batch_sequences, ranks),
+    throw Error("batch_mismatch", "/global_batch_sequences",
+                fmt::format("{} sequences cannot be dealt out evenly to {} ranks", job.global_batch_sequences, ranks),
                 "choose another number of ranks, or a batch that they divide");
   job::Plan best;
   bool found = false;
@@ -71,12 +76,15 @@ job::Plan plan_for_machine(const job::Job& job, const model::Model& model, int r
       plan.checkpointing.kind = checkpointing;
       plan.checkpointing.stated = true;
       best = plan;
-      found = static_cast<double>(memory::own_runtime_memory(model, job, plan).allocated_peak) < 0.8 * capacity_of(plan, ranks);
+      found = static_cast<double>(memory::own_runtime_memory(model, job, plan).allocated_peak) <
+              0.8 * capacity_of(plan, ranks);
     }
     if (found) break;
   }
-  notes.push_back(fmt::format("no plan given: {} CPU rank{}, stage {}, micro batch {}, accumulation {}, activation checkpointing {}", ranks, ranks == 1 ? "" : "s",
-                              best.sharding.stage, best.micro_batch, best.gradient_accumulation, best.checkpointing.kind));
+  notes.push_back(fmt::format(
+      "no plan given: {} CPU rank{}, stage {}, micro batch {}, accumulation {}, activation checkpointing {}", ranks,
+      ranks == 1 ? "" : "s", best.sharding.stage, best.micro_batch, best.gradient_accumulation,
+      best.checkpointing.kind));
   return best;
 }
 
@@ -91,7 +99,8 @@ void apply_setting(nlohmann::json& object, const std::string& key, const std::st
   auto* at = &object;
   const auto parts = split(key, '.');
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].empty()) throw Error("usage", "--set", fmt::format("\"{}\" has an empty part", key), "write e.g. train.learning_rate");
+    if (parts[i].empty())
+      throw Error("usage", "--set", fmt::format("\"{}\" has an empty part", key), "write e.g. train.learning_rate");
     if (!at->is_object()) *at = nlohmann::json::object();
     at = &(*at)[parts[i]];
   }
@@ -117,8 +126,10 @@ Inputs read_inputs(const Options& options, int ranks) {
   try {
     inputs.job = job::parse_job(job_json, folder);
     inputs.job.file = options.job;
-    if (inputs.job.model.empty()) throw Error("missing_key", "/model", "is missing", "name a Hugging Face folder or its config.json");
-    if (inputs.job.sequence_length < 1) throw Error("missing_key", "/sequence_length", "is missing", "state the tokens of a sequence");
+    if (inputs.job.model.empty())
+      throw Error("missing_key", "/model", "is missing", "name a Hugging Face folder or its config.json");
+    if (inputs.job.sequence_length < 1)
+      throw Error("missing_key", "/sequence_length", "is missing", "state the tokens of a sequence");
   } catch (Error& error) {
     error.in_file(options.job);
     throw;
@@ -158,7 +169,8 @@ Inputs read_inputs(const Options& options, int ranks) {
   named([&] { schedule::check_supported(job, plan, &inputs.model); });
 #ifndef SHARDFIT_WITH_CUDA
   if (plan.gpu != "cpu")
-    throw Error("not_supported", "/plan/gpu", fmt::format("this shardfit-train runs CPU ranks, the plan is for \"{}\"", plan.gpu),
+    throw Error("not_supported", "/plan/gpu",
+                fmt::format("this shardfit-train runs CPU ranks, the plan is for \"{}\"", plan.gpu),
                 "build the preset \"cuda\" on a machine with that GPU, or plan for \"cpu\"");
 #endif
   // "shard_degree N with stage 0 means the same" as replicate_degree N.
@@ -167,8 +179,10 @@ Inputs read_inputs(const Options& options, int ranks) {
     plan.sharding.shard_degree = 1;
   }
   if (plan.gpus() != ranks)
-    throw Error("ranks_mismatch", "/plan/gpus_per_node", fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
-                "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
+    throw Error(
+        "ranks_mismatch", "/plan/gpus_per_node",
+        fmt::format("the plan is for {} ranks, this run has {}", plan.gpus(), ranks),
+        "start as many ranks as the plan says, or change the plan with --set plan.gpus_per_node=N and plan.sharding.shard_degree=N");
   job::check_plan_against_job(job, plan);
   if (const auto rounding = job::batch_rounding(job, plan)) inputs.notes.push_back(*rounding);
   if (job.global_batch_sequences == 0) job.global_batch_sequences = job::global_batch(plan);
@@ -183,13 +197,16 @@ Inputs read_inputs(const Options& options, int ranks) {
 }
 
 void check_memory(const Inputs& inputs, int local_ranks) {
-  if (inputs.plan.gpu != "cpu") return;  // a GPU's memory is known when it is asked for: Region then names what did not fit
+  if (inputs.plan.gpu != "cpu")
+    return;  // a GPU's memory is known when it is asked for: Region then names what did not fit
   const double capacity = capacity_of(inputs.plan, local_ranks);
   const auto estimate = memory::own_runtime_memory(inputs.step);
   if (static_cast<double>(estimate.allocated_peak) <= capacity) return;
   std::string remedy = "use more ranks or a smaller model";
   auto plan = inputs.plan;
-  auto fits = [&] { return static_cast<double>(memory::own_runtime_memory(inputs.model, inputs.job, plan).allocated_peak) <= capacity; };
+  auto fits = [&] {
+    return static_cast<double>(memory::own_runtime_memory(inputs.model, inputs.job, plan).allocated_peak) <= capacity;
+  };
   plan.checkpointing.kind = "full";
   plan.checkpointing.every = 1;
   while (!fits() && plan.micro_batch > 1) {
@@ -204,11 +221,14 @@ void check_memory(const Inputs& inputs, int local_ranks) {
     plan.sharding.replicate_degree = 1;
   }
   if (fits())
-    remedy = fmt::format("this plan would fit: micro_batch {}, gradient_accumulation {}, activation_checkpointing \"full\", sharding.stage {}", plan.micro_batch,
-                         plan.gradient_accumulation, plan.sharding.stage);
+    remedy = fmt::format(
+        "this plan would fit: micro_batch {}, gradient_accumulation {}, activation_checkpointing \"full\", sharding.stage {}",
+        plan.micro_batch, plan.gradient_accumulation, plan.sharding.stage);
   throw Error("out_of_memory", "/plan/device_memory_gib",
-              fmt::format("a rank needs {}, of which {} {}; it has {}", format_bytes(static_cast<double>(estimate.allocated_peak)),
-                          format_bytes(static_cast<double>(estimate.terms.front().bytes)), estimate.terms.front().name, format_bytes(capacity)),
+              fmt::format("a rank needs {}, of which {} {}; it has {}",
+                          format_bytes(static_cast<double>(estimate.allocated_peak)),
+                          format_bytes(static_cast<double>(estimate.terms.front().bytes)), estimate.terms.front().name,
+                          format_bytes(capacity)),
               remedy, device::kExitOutOfMemory);
 }
 

@@ -37,9 +37,11 @@ extern "C" void pass_on(int signal) {
 
 int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
   if (ranks < 1 || ranks > kMostRanks)
-    throw Error("out_of_range", "--ranks", fmt::format("{} ranks; 1 to {} on one machine", ranks, kMostRanks), "start ranks on several machines with srun");
+    throw Error("out_of_range", "--ranks", fmt::format("{} ranks; 1 to {} on one machine", ranks, kMostRanks),
+                "start ranks on several machines with srun");
   using Clock = std::chrono::steady_clock;
-  const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(comm::timeout_from_environment()));
+  const auto patience =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(comm::timeout_from_environment()));
   const auto listening = comm::listen_on_loopback();
   const auto threads = std::to_string(threads_for(ranks));
   std::vector<char*> argv;
@@ -57,7 +59,8 @@ int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
     if (child < 0) {
       const int reason = errno;
       pass_on(SIGKILL);
-      throw Error("fork_failed", "", fmt::format("cannot start rank {}: {}", rank, std::strerror(reason)), "", kExitFailed);
+      throw Error("fork_failed", "", fmt::format("cannot start rank {}: {}", rank, std::strerror(reason)), "",
+                  kExitFailed);
     }
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives the launcher
@@ -81,8 +84,8 @@ int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
   }
   ::close(listening.descriptor);
 
-  // Once a rank has ended, the others find out and end too, each at the latest after a wait of SHARDFIT_TIMEOUT. One that does not (stopped
-  // by a debugger, stuck in a system call) is killed.
+  // Once a rank has ended, the others find out and end too, each at the latest after a wait of SHARDFIT_TIMEOUT. One
+  // that does not (stopped by a debugger, stuck in a system call) is killed.
   std::optional<Clock::time_point> first_end;
   int first_failure = 0;
   for (int left = ranks; left > 0;) {
@@ -111,7 +114,8 @@ int launch_ranks(int ranks, const std::vector<std::string>& arguments) {
     int code = 0;
     if (WIFSIGNALED(status)) {
       code = comm::kExitRankLost;
-      std::fprintf(stderr, "shardfit-train: rank %d died of signal %d (%s)\n", static_cast<int>(which - children), WTERMSIG(status), strsignal(WTERMSIG(status)));
+      std::fprintf(stderr, "shardfit-train: rank %d died of signal %d (%s)\n", static_cast<int>(which - children),
+                   WTERMSIG(status), strsignal(WTERMSIG(status)));
     } else {
       code = WEXITSTATUS(status);
     }

@@ -18,11 +18,13 @@ double learning_rate_at(const job::Train& train, std::int64_t step, std::int64_t
   };
   double factor = 1;
   if (train.lr_scheduler_type == "cosine") {
-    factor = train.min_lr_ratio + (1 - train.min_lr_ratio) * 0.5 * (1 + std::cos(std::numbers::pi * progress_from(first)));
+    factor =
+        train.min_lr_ratio + (1 - train.min_lr_ratio) * 0.5 * (1 + std::cos(std::numbers::pi * progress_from(first)));
   } else if (train.lr_scheduler_type == "linear") {
     factor = 1 - (1 - train.min_lr_ratio) * progress_from(first);
   } else if (train.lr_scheduler_type == "wsd") {
-    factor = 1 - (1 - train.min_lr_ratio) * progress_from(std::max(first, total_steps - std::max<std::int64_t>(total_steps / 10, 1)));
+    factor = 1 - (1 - train.min_lr_ratio) *
+                     progress_from(std::max(first, total_steps - std::max<std::int64_t>(total_steps / 10, 1)));
   }
   return train.learning_rate * rise * factor;
 }

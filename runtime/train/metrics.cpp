@@ -16,8 +16,8 @@ namespace shardfit::train {
 namespace {
 
 Error failed(const std::string& path) {
-  return {"storage_failed", "", fmt::format("cannot write {}: {}", path, std::strerror(errno)), "free space or choose another output folder",
-          checkpoint::kExitStorage};
+  return {"storage_failed", "", fmt::format("cannot write {}: {}", path, std::strerror(errno)),
+          "free space or choose another output folder", checkpoint::kExitStorage};
 }
 
 }  // namespace
@@ -25,14 +25,16 @@ Error failed(const std::string& path) {
 Metrics::Metrics(const std::filesystem::path& file) : path_(file.string()) {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw failed(path_);
-  // A line that a killed run or a full disk left unfinished says nothing: it is cut off, so that every line of the file can be read.
+  // A line that a killed run or a full disk left unfinished says nothing: it is cut off, so that every line of the file
+  // can be read.
   const auto size = ::lseek(descriptor_, 0, SEEK_END);
   auto end = size;
   for (char last = 0; end > 0 && ::pread(descriptor_, &last, 1, end - 1) == 1 && last != '\n';) --end;
   if (end < size && ::ftruncate(descriptor_, end) != 0) throw failed(path_);
 }
 
-Metrics::Metrics(Metrics&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+Metrics::Metrics(Metrics&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
 Metrics& Metrics::operator=(Metrics&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);

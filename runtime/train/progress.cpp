@@ -11,7 +11,11 @@
 namespace shardfit::train {
 
 Progress::Progress(bool shown, std::int64_t first_step, std::int64_t last_step, std::int64_t logging_steps)
-    : shown_(shown), terminal_(::isatty(STDERR_FILENO) == 1), first_(first_step), last_(last_step), every_(std::max<std::int64_t>(logging_steps, 1)) {}
+    : shown_(shown),
+      terminal_(::isatty(STDERR_FILENO) == 1),
+      first_(first_step),
+      last_(last_step),
+      every_(std::max<std::int64_t>(logging_steps, 1)) {}
 
 Progress::~Progress() {
   if (open_line_) std::fputc('\n', stderr);
@@ -22,8 +26,8 @@ void Progress::step(std::int64_t step, double loss, double learning_rate, double
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const auto done = step - first_ + 1;
   const double left = done > 0 ? elapsed / static_cast<double>(done) * static_cast<double>(last_ - step) : 0;
-  const auto line = fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  grad norm {:.3g}  {:.0f} tokens/s  {} left", step, last_, loss, learning_rate, grad_norm,
-                                tokens_per_second, format_duration(left));
+  const auto line = fmt::format("step {}/{}  loss {:.4f}  lr {:.3g}  grad norm {:.3g}  {:.0f} tokens/s  {} left", step,
+                                last_, loss, learning_rate, grad_norm, tokens_per_second, format_duration(left));
   if (terminal_) {
     std::fprintf(stderr, "\r\033[K%s", line.c_str());
     open_line_ = true;

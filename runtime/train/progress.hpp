@@ -10,7 +10,7 @@ class Progress {
  public:
   Progress(bool shown, std::int64_t first_step, std::int64_t last_step, std::int64_t logging_steps);
   void step(std::int64_t step, double loss, double learning_rate, double grad_norm, double tokens_per_second);
-  void note(const std::string& text);        // a line of its own
+  void note(const std::string& text);  // a line of its own
   ~Progress();
 
  private:

@@ -16,8 +16,9 @@ volatile sig_atomic_t last_words_to = -1;
 constexpr char kLastWords[] = "{\"event\":\"end\",\"reason\":\"failed\",\"exit\":1}\n";
 static_assert(kExitFailed == 1);
 
-// One request often arrives twice, from Slurm to the whole step and through the launcher: what another sender says within a second is the
-// same one. The same sender says it twice only when it means it; a tenth of a second is left for one that signals a group and a process.
+// One request often arrives twice, from Slurm to the whole step and through the launcher: what another sender says
+// within a second is the same one. The same sender says it twice only when it means it; a tenth of a second is left for
+// one that signals a group and a process.
 extern "C" void on_stop(int, siginfo_t* info, void*) {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);

@@ -56,12 +56,14 @@ int train(const Options& options, const Environment& environment) {
   std::string message;
   try {
     if (const char* fault = std::getenv("SHARDFIT_FAULT"); fault && *fault)
-      throw Error("not_supported", "SHARDFIT_FAULT", "fault injection is not supported by this shardfit-train yet", "unset it");
+      throw Error("not_supported", "SHARDFIT_FAULT", "fault injection is not supported by this shardfit-train yet",
+                  "unset it");
     const double timeout = comm::timeout_from_environment();
     const auto inputs = read_inputs(options, environment.ranks);
     install_stop_signals();
     const auto agreement = sha256_hex(job::to_json(inputs.job).dump() + "\n" + job::to_json(inputs.plan).dump());
-    world.emplace(comm::WorldOptions{environment.rank, environment.ranks, environment.address, environment.port, agreement, timeout, environment.listening_socket});
+    world.emplace(comm::WorldOptions{environment.rank, environment.ranks, environment.address, environment.port,
+                                     agreement, timeout, environment.listening_socket});
     const bool gpu = inputs.plan.gpu != "cpu";
 #ifdef SHARDFIT_WITH_CUDA
     if (gpu) c10::cuda::set_device(static_cast<c10::DeviceIndex>(world->local_rank()));

@@ -5,7 +5,8 @@
 
 namespace shardfit::train {
 
-// Returns the process's exit status (docs/runtime.md). Errors are printed, written to metrics.jsonl and told to the other ranks.
+// Returns the process's exit status (docs/runtime.md). Errors are printed, written to metrics.jsonl and told to the
+// other ranks.
 int train(const Options& options, const Environment& environment);
 
 }  // namespace shardfit::train

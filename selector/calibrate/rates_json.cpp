@@ -93,9 +93,7 @@ void read_steps(ObjectReader& r, BusyRates& rates) {
   }
 }
 
-OrderedJson kernel_json(const KernelRate& rate) {
-  return {{"forward", rate.forward}, {"backward", rate.backward}};
-}
+OrderedJson kernel_json(const KernelRate& rate) { return {{"forward", rate.forward}, {"backward", rate.backward}}; }
 
 }  // namespace
 

@@ -142,10 +142,8 @@ BusyRates run_probe(const ProbeOptions& options) {
       if (ready <= 0 || end < 0 || !(waiting[i].revents & (POLLIN | POLLHUP | POLLERR))) continue;
       char buffer[65536];
       const ssize_t got = read(end, buffer, sizeof buffer);
-      if (got > 0)
-        into.append(buffer, static_cast<std::size_t>(got));
-      else if (got == 0 || errno != EINTR)
-        close(std::exchange(end, -1));
+      if (got > 0) into.append(buffer, static_cast<std::size_t>(got));
+      else if (got == 0 || errno != EINTR) close(std::exchange(end, -1));
       if (into.size() > kMostOutput)
         throw Error("probe_failed", "", fmt::format("{} prints without end", program), "check SHARDFIT_TRAIN",
                     kExitFailed);

@@ -11,18 +11,23 @@ namespace shardfit::cli {
 std::vector<memory::Advice> advice_for(const JobSetting& s) {
   const auto seconds = [&](const job::Job& job, const job::Plan& plan) -> std::optional<double> {
     try {
-      const auto step = timing::step_time(*timing::prepare(job, *s.model), plan, *s.device, s.host ? &*s.host : nullptr, s.interconnect ? &*s.interconnect : nullptr, s.calibration).step;
+      const auto step = timing::step_time(*timing::prepare(job, *s.model), plan, *s.device, s.host ? &*s.host : nullptr,
+                                          s.interconnect ? &*s.interconnect : nullptr, s.calibration)
+                            .step;
       return std::isfinite(step) && step > 0 ? std::optional(step) : std::nullopt;
     } catch (const Error&) {
       return std::nullopt;  // a CPU that was not calibrated
     }
   };
-  return memory::advise({.job = s.job, .plan = s.plan, .model = *s.model, .device = *s.device, .host = s.host ? &*s.host : nullptr}, seconds);
+  return memory::advise(
+      {.job = s.job, .plan = s.plan, .model = *s.model, .device = *s.device, .host = s.host ? &*s.host : nullptr},
+      seconds);
 }
 
 std::string advice_table(const std::vector<memory::Advice>& advice) {
   if (advice.empty()) return "";
-  std::string out = advice.front().makes_it_fit ? "\nIt would fit with one of these, cheapest first\n" : "\nNothing known here makes it fit; what frees most\n";
+  std::string out = advice.front().makes_it_fit ? "\nIt would fit with one of these, cheapest first\n"
+                                                : "\nNothing known here makes it fit; what frees most\n";
   for (const auto& a : advice) out += "  " + memory::to_words(a) + "\n";
   return out;
 }

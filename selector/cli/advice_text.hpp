@@ -12,7 +12,9 @@ namespace shardfit::cli {
 // Empty for a job that fits. GPU time comes from selector/time with this machine's calibration, where it can be told.
 std::vector<memory::Advice> advice_for(const JobSetting& setting);
 
-std::string advice_table(const std::vector<memory::Advice>& advice);            // "" when there is none
-nlohmann::ordered_json advice_json(const std::vector<memory::Advice>& advice);  // list of {changes, frees, device_peak_high, host, slower, fits, needs, plan}
+std::string advice_table(const std::vector<memory::Advice>& advice);  // "" when there is none
+nlohmann::ordered_json advice_json(
+    const std::vector<memory::Advice>&
+        advice);  // list of {changes, frees, device_peak_high, host, slower, fits, needs, plan}
 
 }  // namespace shardfit::cli

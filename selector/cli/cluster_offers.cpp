@@ -35,12 +35,14 @@ pricing::UserContext this_user() {
   return user;
 }
 
-std::vector<pricing::Offer> cluster_offers(const pricing::Site& site, const regions::Catalogue& catalogue, std::int64_t now) {
+std::vector<pricing::Offer> cluster_offers(const pricing::Site& site, const regions::Catalogue& catalogue,
+                                           std::int64_t now) {
   pricing::Inventory inventory;
   try {
     inventory = inventory::slurm_inventory({.cluster = site.cluster});
   } catch (const Error& e) {
-    throw Error(e.code, e.where, e.message, "give offers with --offers FILE, or run where Slurm's commands reach the cluster", e.exit_status);
+    throw Error(e.code, e.where, e.message,
+                "give offers with --offers FILE, or run where Slurm's commands reach the cluster", e.exit_status);
   }
   const auto types = gpu_types();
   const auto book = pricing::Book::open(site.state_dir, &types);
@@ -49,8 +51,13 @@ std::vector<pricing::Offer> cluster_offers(const pricing::Site& site, const regi
     std::vector<std::string> why;
     for (const auto& note : made.notes)
       if (why.size() < 3) why.push_back((note.partition.empty() ? "" : note.partition + ": ") + note.reason);
-    throw Error("no_offers", "", "the cluster" + (inventory.cluster.empty() ? "" : " " + inventory.cluster) + " offers nothing that can be priced" + (why.empty() ? "" : " (" + join(why, "; ") + ")"),
-                "describe its partitions in " + (site.file.empty() ? std::string("/etc/shardfit/shardfit.conf") : site.file) + ", or give --offers FILE", kExitFailed);
+    throw Error("no_offers", "",
+                "the cluster" + (inventory.cluster.empty() ? "" : " " + inventory.cluster) +
+                    " offers nothing that can be priced" + (why.empty() ? "" : " (" + join(why, "; ") + ")"),
+                "describe its partitions in " +
+                    (site.file.empty() ? std::string("/etc/shardfit/shardfit.conf") : site.file) +
+                    ", or give --offers FILE",
+                kExitFailed);
   }
   return made.offers;
 }

@@ -9,7 +9,8 @@
 namespace shardfit::cli {
 
 int doctor_command(const Arguments& arguments) {
-  CLI::App app{"Check the installation in Slurm: plugin, cli_filter, job_submit, jobcomp, policy tables, site file", "doctor"};
+  CLI::App app{"Check the installation in Slurm: plugin, cli_filter, job_submit, jobcomp, policy tables, site file",
+               "doctor"};
   bool json = false;
   app.add_flag("--json", json, "as JSON");
   if (const auto done = parse(app, arguments)) return *done;
@@ -18,7 +19,9 @@ int doctor_command(const Arguments& arguments) {
   OrderedJson list = OrderedJson::array();
   for (const auto& f : findings) {
     bad = bad || f.level == doctor::Level::kBad;
-    const char* level = f.level == doctor::Level::kGood ? "ok" : f.level == doctor::Level::kWarning ? "warning" : "error";
+    const char* level = f.level == doctor::Level::kGood      ? "ok"
+                        : f.level == doctor::Level::kWarning ? "warning"
+                                                             : "error";
     if (json) {
       list.push_back({{"check", f.check}, {"level", level}, {"message", f.message}, {"remedy", f.remedy}});
     } else {

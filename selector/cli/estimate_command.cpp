@@ -24,7 +24,8 @@ namespace shardfit::cli {
 namespace {
 
 // Reads job and plan under `where` ("" or "/probes/0") of a line.
-JobSetting setting_of(ObjectReader& r, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
+JobSetting setting_of(ObjectReader& r, const std::string& base_dir, const std::string& as_family,
+                      search::ModelCache& models) {
   JobSetting s;
   s.job = job::parse_job(r.required("job"), base_dir, r.at("job"));
   s.plan = job::parse_plan(r.required("plan"), r.at("plan"));
@@ -41,7 +42,8 @@ JobSetting setting_of(ObjectReader& r, const std::string& base_dir, const std::s
   return s;
 }
 
-search::Probe probe_of(const Json& value, const std::string& where, const JobSetting& main, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
+search::Probe probe_of(const Json& value, const std::string& where, const JobSetting& main, const std::string& base_dir,
+                       const std::string& as_family, search::ModelCache& models) {
   ObjectReader r(value, where);
   JobSetting s = setting_of(r, base_dir, as_family, models);
   s.host = main.host;
@@ -56,7 +58,8 @@ search::Probe probe_of(const Json& value, const std::string& where, const JobSet
   return probe;
 }
 
-OrderedJson estimate_record(const Json& line, const std::string& base_dir, const std::string& as_family, search::ModelCache& models) {
+OrderedJson estimate_record(const Json& line, const std::string& base_dir, const std::string& as_family,
+                            search::ModelCache& models) {
   ObjectReader r(line, "");
   JobSetting s = setting_of(r, base_dir, as_family, models);
   if (const Json* v = r.get("host")) s.host = pricing::parse_host(*v, "/host");
@@ -66,7 +69,8 @@ OrderedJson estimate_record(const Json& line, const std::string& base_dir, const
   if (const Json* list = r.get("probes")) {
     if (!list->is_array()) throw Error("wrong_type", "/probes", "a list is needed, not " + brief(*list));
     std::vector<search::Probe> probes;
-    for (size_t i = 0; i < list->size(); ++i) probes.push_back(probe_of(list->at(i), "/probes/" + std::to_string(i), s, base_dir, as_family, models));
+    for (size_t i = 0; i < list->size(); ++i)
+      probes.push_back(probe_of(list->at(i), "/probes/" + std::to_string(i), s, base_dir, as_family, models));
     search::rest_on_probes(estimated, probes);
   }
   auto out = to_json(estimated.estimate);
@@ -81,18 +85,26 @@ int estimate_command(const Arguments& arguments) {
   std::string job_file, in_file, plan_file, host_file, family;
   bool json = false;
   app.add_option("JOB", job_file, "Job file (JSON)");
-  app.add_option("--in", in_file, "JSON lines of {\"id\", \"job\", \"plan\"[, \"host\", \"interconnect\", \"probes\"]}; - = standard input");
+  app.add_option(
+      "--in", in_file,
+      "JSON lines of {\"id\", \"job\", \"plan\"[, \"host\", \"interconnect\", \"probes\"]}; - = standard input");
   app.add_option("--plan", plan_file, "Plan file (JSON); without it, one CPU rank of this machine");
   app.add_option("--host", host_file, "Host file: the \"host\" object of an offer, or {\"host\", \"interconnect\"}");
   app.add_option("--as", family, "Read the model as this family, whatever its config.json says");
   app.add_flag("--json", json, "Print the record instead of a table");
   if (const auto status = parse(app, arguments)) return *status;
   if (in_file.empty() == job_file.empty())
-    throw Error("usage", "estimate", in_file.empty() ? "a job file or --in is missing" : "a job file and --in exclude each other", "see shardfit estimate --help");
+    throw Error("usage", "estimate",
+                in_file.empty() ? "a job file or --in is missing" : "a job file and --in exclude each other",
+                "see shardfit estimate --help");
   if (!in_file.empty()) {
-    if (!plan_file.empty() || !host_file.empty()) throw Error("usage", "estimate", "--plan and --host are for a single job", "put \"plan\" and \"host\" into each line");
+    if (!plan_file.empty() || !host_file.empty())
+      throw Error("usage", "estimate", "--plan and --host are for a single job",
+                  "put \"plan\" and \"host\" into each line");
     search::ModelCache models;
-    return answer_lines(in_file, [&](const Json& line, const std::string& base_dir) { return estimate_record(line, base_dir, family, models); });
+    return answer_lines(in_file, [&](const Json& line, const std::string& base_dir) {
+      return estimate_record(line, base_dir, family, models);
+    });
   }
   const JobSetting s = load_job_setting(job_file, plan_file, host_file, family);
   auto estimated = search::estimate(s.setting());

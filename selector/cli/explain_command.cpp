@@ -29,24 +29,32 @@ struct Explained {
   std::string name;  // the plan in words
 };
 
-Explained explained(const std::string& job, const std::string& plan, const std::string& host, const std::string& family, int columns) {
+Explained explained(const std::string& job, const std::string& plan, const std::string& host, const std::string& family,
+                    int columns) {
   Explained e{.setting = load_job_setting(job, plan, host, family)};
   e.estimated = search::estimate(e.setting.setting());
-  e.estimated.estimate.assumed.insert(e.estimated.estimate.assumed.begin(), e.setting.assumed.begin(), e.setting.assumed.end());
+  e.estimated.estimate.assumed.insert(e.estimated.estimate.assumed.begin(), e.setting.assumed.begin(),
+                                      e.setting.assumed.end());
   const auto s = e.setting.setting();
-  e.curve = curve_of(memory::trace_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host}), columns);
+  e.curve = curve_of(
+      memory::trace_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host}),
+      columns);
   e.name = decide::plan_words(e.setting.plan);
   return e;
 }
 
 std::string highest_moment(const Curve& c) {
-  const auto it = std::max_element(c.moments.begin(), c.moments.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-  return it == c.moments.end() ? "" : fmt::format("  highest at \"{}\" ({}): {} allocated\n", it->label, memory::name_of(it->phase), format_gib(it->bytes));
+  const auto it = std::max_element(c.moments.begin(), c.moments.end(),
+                                   [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return it == c.moments.end() ? ""
+                               : fmt::format("  highest at \"{}\" ({}): {} allocated\n", it->label,
+                                             memory::name_of(it->phase), format_gib(it->bytes));
 }
 
 std::string capacity_line(const Curve& c, double top) {
   if (c.capacity_bytes <= 0) return "";
-  return fmt::format("  capacity {}{}\n", format_gib(c.capacity_bytes), c.capacity_bytes < top ? ": the line of dashes" : ", above the picture");
+  return fmt::format("  capacity {}{}\n", format_gib(c.capacity_bytes),
+                     c.capacity_bytes < top ? ": the line of dashes" : ", above the picture");
 }
 
 std::string side_by_side(const Explained& a, const Explained& b) {
@@ -56,32 +64,43 @@ std::string side_by_side(const Explained& a, const Explained& b) {
   for (const auto& line : left) width = std::max(width, line.size());
   std::string out = fmt::format("A  {}\nB  {}\n\n", a.name, b.name);
   for (size_t i = 0; i < std::max(left.size(), right.size()); ++i)
-    out += fmt::format("{:<{}}   {}\n", i < left.size() ? left[i] : "", width, i < right.size() ? right[i].substr(std::min<size_t>(11, right[i].size())) : "");
+    out += fmt::format("{:<{}}   {}\n", i < left.size() ? left[i] : "", width,
+                       i < right.size() ? right[i].substr(std::min<size_t>(11, right[i].size())) : "");
   out += picture_legend({&a.curve, &b.curve}) + capacity_line(a.curve, top);
 
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> terms;
   for (const auto& t : a.estimated.estimate.memory.terms) terms[t.name].first += t.bytes;
   for (const auto& t : b.estimated.estimate.memory.terms) terms[t.name].second += t.bytes;
   std::vector<std::pair<std::string, std::pair<std::int64_t, std::int64_t>>> rows(terms.begin(), terms.end());
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& x, const auto& y) { return std::max(x.second.first, x.second.second) > std::max(y.second.first, y.second.second); });
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& x, const auto& y) {
+    return std::max(x.second.first, x.second.second) > std::max(y.second.first, y.second.second);
+  });
   const auto gib = [](std::int64_t bytes) { return format_gib(static_cast<double>(bytes)); };
-  const auto row = [&](const std::string& name, const std::string& x, const std::string& y, const std::string& difference) { return fmt::format("  {:<28} {:>14} {:>14} {:>14}\n", name, x, y, difference); };
+  const auto row = [&](const std::string& name, const std::string& x, const std::string& y,
+                       const std::string& difference) {
+    return fmt::format("  {:<28} {:>14} {:>14} {:>14}\n", name, x, y, difference);
+  };
   out += "\n" + row("", "A", "B", "B - A");
-  for (const auto& [name, bytes] : rows) out += row(name, gib(bytes.first), gib(bytes.second), gib(bytes.second - bytes.first));
+  for (const auto& [name, bytes] : rows)
+    out += row(name, gib(bytes.first), gib(bytes.second), gib(bytes.second - bytes.first));
   const auto &ma = a.estimated.estimate.memory, &mb = b.estimated.estimate.memory;
   out += row("device peak", gib(ma.device_peak), gib(mb.device_peak), gib(mb.device_peak - ma.device_peak));
-  out += row("95 % bound", gib(ma.device_peak_high), gib(mb.device_peak_high), gib(mb.device_peak_high - ma.device_peak_high));
+  out += row("95 % bound", gib(ma.device_peak_high), gib(mb.device_peak_high),
+             gib(mb.device_peak_high - ma.device_peak_high));
   out += row("fits", a.estimated.estimate.fits, b.estimated.estimate.fits, "");
   out += row("host, a node", gib(ma.host), gib(mb.host), gib(mb.host - ma.host));
   const auto &ta = a.estimated.estimate.time, &tb = b.estimated.estimate.time;
-  const auto seconds = [](const std::optional<TimeEstimate>& t) { return t ? format_duration(t->step) : std::string("unknown"); };
+  const auto seconds = [](const std::optional<TimeEstimate>& t) {
+    return t ? format_duration(t->step) : std::string("unknown");
+  };
   out += row("step", seconds(ta), seconds(tb), ta && tb ? fmt::format("x {:.2f}", tb->step / ta->step) : "");
   if (ta && tb) {
     for (const auto& [name, x] : ta->parts) {
       const double y = tb->parts.contains(name) ? tb->parts.at(name) : 0;
       if (x > 0 || y > 0) out += row("  " + name, format_duration(x), format_duration(y), "");
     }
-    out += row("tokens/s a GPU", fmt::format("{:.0f}", ta->tokens_per_second_per_gpu), fmt::format("{:.0f}", tb->tokens_per_second_per_gpu), "");
+    out += row("tokens/s a GPU", fmt::format("{:.0f}", ta->tokens_per_second_per_gpu),
+               fmt::format("{:.0f}", tb->tokens_per_second_per_gpu), "");
   }
   return out;
 }
@@ -94,7 +113,10 @@ OrderedJson explained_json(const Explained& e) {
     OrderedJson terms = OrderedJson::object();
     for (std::size_t i = 0; i < moment.terms.size(); ++i)
       if (moment.terms[i] > 0) terms[std::string(memory::name_of(static_cast<memory::Term>(i)))] = moment.terms[i];
-    timeline.push_back({{"at", moment.label}, {"phase", memory::name_of(moment.phase)}, {"allocated", static_cast<std::int64_t>(moment.bytes)}, {"terms", std::move(terms)}});
+    timeline.push_back({{"at", moment.label},
+                        {"phase", memory::name_of(moment.phase)},
+                        {"allocated", static_cast<std::int64_t>(moment.bytes)},
+                        {"terms", std::move(terms)}});
   }
   return record;
 }
@@ -113,7 +135,9 @@ int explain_command(const Arguments& arguments) {
   app.add_option("--width", width, "Columns of the picture (default 96)")->check(CLI::Range(20, 400));
   app.add_option("--as", family, "Read the model as this family, whatever its config.json says");
   bool json = false;
-  app.add_flag("--json", json, "Print the estimate's record with a \"timeline\" instead of the picture; with --compare, {\"a\", \"b\"}");
+  app.add_flag(
+      "--json", json,
+      "Print the estimate's record with a \"timeline\" instead of the picture; with --compare, {\"a\", \"b\"}");
   if (const auto status = parse(app, arguments)) return *status;
   const bool compare = !other_file.empty();
   const auto a = explained(job_file, plan_file, host_file, family, compare ? width / 2 : width);
@@ -128,7 +152,8 @@ int explain_command(const Arguments& arguments) {
     const double top = picture_top({&a.curve});
     text = "Memory of the fullest GPU over one optimizer step: " + a.name + "\n\n";
     for (const auto& line : picture_lines(a.curve, top, kRows)) text += line + "\n";
-    text += picture_legend({&a.curve}) + highest_moment(a.curve) + capacity_line(a.curve, top) + "\n" + estimate_table(a.setting, a.estimated);
+    text += picture_legend({&a.curve}) + highest_moment(a.curve) + capacity_line(a.curve, top) + "\n" +
+            estimate_table(a.setting, a.estimated);
     if (a.estimated.estimate.fits != "yes") text += advice_table(advice_for(a.setting));
   }
   if (!svg_file.empty()) {
@@ -141,7 +166,8 @@ int explain_command(const Arguments& arguments) {
     }
     write_file_atomic(svg_file, memory_svg(panels));
   }
-  if (json) text = (b ? OrderedJson{{"a", explained_json(a)}, {"b", explained_json(*b)}} : explained_json(a)).dump(2) + "\n";
+  if (json)
+    text = (b ? OrderedJson{{"a", explained_json(a)}, {"b", explained_json(*b)}} : explained_json(a)).dump(2) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
 }

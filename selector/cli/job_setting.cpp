@@ -12,7 +12,13 @@
 namespace shardfit::cli {
 
 search::Setting JobSetting::setting() const {
-  return {.job = job, .plan = plan, .model = *model, .device = *device, .host = host ? &*host : nullptr, .interconnect = interconnect ? &*interconnect : nullptr, .calibration = calibration};
+  return {.job = job,
+          .plan = plan,
+          .model = *model,
+          .device = *device,
+          .host = host ? &*host : nullptr,
+          .interconnect = interconnect ? &*interconnect : nullptr,
+          .calibration = calibration};
 }
 
 const timing::Calibration* stored_calibration() {
@@ -34,7 +40,8 @@ void rethrow_model_error(const Error& error, const std::string& where) {
   throw Error(error.code, where, message, error.remedy);
 }
 
-JobSetting load_job_setting(const std::string& job_file, const std::string& plan_file, const std::string& host_file, const std::string& as_family) {
+JobSetting load_job_setting(const std::string& job_file, const std::string& plan_file, const std::string& host_file,
+                            const std::string& as_family) {
   JobSetting s;
   s.job = job::read_job(job_file);
   try {
@@ -67,15 +74,18 @@ JobSetting load_job_setting(const std::string& job_file, const std::string& plan
     if (!plan_file.empty()) e.in_file(plan_file);
     throw;
   }
-  for (const auto& warning : s.job.warnings) std::fprintf(stderr, "shardfit: warning: %s: %s\n", job_file.c_str(), warning.c_str());
-  for (const auto& warning : s.plan.warnings) std::fprintf(stderr, "shardfit: warning: %s: %s\n", plan_file.c_str(), warning.c_str());
+  for (const auto& warning : s.job.warnings)
+    std::fprintf(stderr, "shardfit: warning: %s: %s\n", job_file.c_str(), warning.c_str());
+  for (const auto& warning : s.plan.warnings)
+    std::fprintf(stderr, "shardfit: warning: %s: %s\n", plan_file.c_str(), warning.c_str());
   if (!host_file.empty()) {
     try {
       const Json object = read_json_file(host_file);
       if (object.is_object() && (object.contains("host") || object.contains("interconnect"))) {
         ObjectReader r(object, "");
         if (const Json* v = r.get("host")) s.host = pricing::parse_host(*v, r.at("host"));
-        if (const Json* v = r.get("interconnect")) s.interconnect = pricing::parse_interconnect(*v, r.at("interconnect"));
+        if (const Json* v = r.get("interconnect"))
+          s.interconnect = pricing::parse_interconnect(*v, r.at("interconnect"));
         r.finish();
       } else {
         s.host = pricing::parse_host(object, "");

@@ -1,4 +1,5 @@
-// One job on one plan as the commands estimate and explain read it: files, model, device, host, the machine's own rates.
+// One job on one plan as the commands estimate and explain read it: files, model, device, host, the machine's own
+// rates.
 #pragma once
 #include <memory>
 #include <optional>
@@ -24,14 +25,15 @@ struct JobSetting {
   std::optional<pricing::Host> host;
   std::optional<pricing::Interconnect> interconnect;
   const timing::Calibration* calibration = nullptr;
-  std::vector<std::string> assumed;            // "plan=one rank on this machine's CPU (not stated)"
+  std::vector<std::string> assumed;  // "plan=one rank on this machine's CPU (not stated)"
 
   search::Setting setting() const;
 };
 
-// plan_file "" = one CPU rank with micro batch 1. host_file "": unknown; else an offer's "host" object, or an object with "host" and
-// "interconnect". Every Error names its file. Warnings of the plan go to standard error.
-JobSetting load_job_setting(const std::string& job_file, const std::string& plan_file, const std::string& host_file, const std::string& as_family);
+// plan_file "" = one CPU rank with micro batch 1. host_file "": unknown; else an offer's "host" object, or an object
+// with "host" and "interconnect". Every Error names its file. Warnings of the plan go to standard error.
+JobSetting load_job_setting(const std::string& job_file, const std::string& plan_file, const std::string& host_file,
+                            const std::string& as_family);
 
 // What `shardfit calibrate` stored on this machine, read once; nullptr = nothing. Only the device "cpu" needs it.
 const timing::Calibration* stored_calibration();

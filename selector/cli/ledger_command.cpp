@@ -29,7 +29,8 @@ constexpr int kSacctSeconds = 120;
 // Runs sacct and returns what it printed; killed when it takes longer than kSacctSeconds.
 std::string run_sacct(const std::string& since) {
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) throw Error("sacct", "--sacct", "no pipe could be made", "", kExitFailed);
+  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0)
+    throw Error("sacct", "--sacct", "no pipe could be made", "", kExitFailed);
   const std::string format = std::string("--format=") + pricing::sacct_columns(), start = "--starttime=" + since;
   const pid_t child = ::fork();
   if (child < 0) throw Error("sacct", "--sacct", "no process could be started", "", kExitFailed);
@@ -49,7 +50,8 @@ std::string run_sacct(const std::string& since) {
   char buffer[65536];
   while ((open[0] || open[1]) && !late) {
     pollfd fds[2] = {{open[0] ? out[0] : -1, POLLIN, 0}, {open[1] ? err[0] : -1, POLLIN, 0}};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     late = left <= 0;
     if (late || ::poll(fds, 2, static_cast<int>(left)) <= 0) continue;
     for (int i = 0; i < 2; ++i) {
@@ -65,10 +67,15 @@ std::string run_sacct(const std::string& since) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (late) throw Error("sacct", "--sacct", fmt::format("sacct has not answered within {} s", kSacctSeconds), "narrow it with --since", kExitFailed);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 127) throw Error("sacct", "--sacct", "sacct was not found", "install Slurm's client commands, or import the jobcomp spool", kExitFailed);
+  if (late)
+    throw Error("sacct", "--sacct", fmt::format("sacct has not answered within {} s", kSacctSeconds),
+                "narrow it with --since", kExitFailed);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    throw Error("sacct", "--sacct", "sacct was not found",
+                "install Slurm's client commands, or import the jobcomp spool", kExitFailed);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw Error("sacct", "--sacct", "sacct failed: " + complaint.substr(0, complaint.find('\n')), "it needs slurmdbd; without one, import the jobcomp spool", kExitFailed);
+    throw Error("sacct", "--sacct", "sacct failed: " + complaint.substr(0, complaint.find('\n')),
+                "it needs slurmdbd; without one, import the jobcomp spool", kExitFailed);
   return text;
 }
 
@@ -101,10 +108,21 @@ int ledger_command(const Arguments& arguments) {
   }
   pricing::Ledger ledger(site.state_dir, true);
   const auto done = ledger.book(attempts, {site, book, types, rates}, again);
-  for (const auto& line : read.unreadable) std::fprintf(stderr, "shardfit: %s: %s; the line was left out\n", file.c_str(), line.c_str());
+  for (const auto& line : read.unreadable)
+    std::fprintf(stderr, "shardfit: %s: %s; the line was left out\n", file.c_str(), line.c_str());
   std::string text;
-  if (json) text = OrderedJson{{"attempts", done.lines}, {"booked", done.booked}, {"known", done.known}, {"unreadable", read.unreadable.size()}, {"ledger", ledger.file()}}.dump() + "\n";
-  else text = fmt::format("{} attempts: {} booked, {} known already{}\n", done.lines, done.booked, done.known, read.unreadable.empty() ? "" : fmt::format("; {} lines could not be read", read.unreadable.size()));
+  if (json)
+    text = OrderedJson{{"attempts", done.lines},
+                       {"booked", done.booked},
+                       {"known", done.known},
+                       {"unreadable", read.unreadable.size()},
+                       {"ledger", ledger.file()}}
+               .dump() +
+           "\n";
+  else
+    text =
+        fmt::format("{} attempts: {} booked, {} known already{}\n", done.lines, done.booked, done.known,
+                    read.unreadable.empty() ? "" : fmt::format("; {} lines could not be read", read.unreadable.size()));
   std::fwrite(text.data(), 1, text.size(), stdout);
   return read.unreadable.empty() ? kExitDone : kExitFailed;
 }

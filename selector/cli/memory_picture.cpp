@@ -61,10 +61,12 @@ double picture_top(const std::vector<const Curve*>& curves, double flattest) {
 std::vector<std::string> picture_lines(const Curve& c, double top, int rows) {
   std::vector<std::string> out;
   const size_t width = c.moments.size();
-  const int capacity_row = c.capacity_bytes > 0 && c.capacity_bytes < top ? static_cast<int>(std::floor(c.capacity_bytes / top * rows)) : -1;
+  const int capacity_row =
+      c.capacity_bytes > 0 && c.capacity_bytes < top ? static_cast<int>(std::floor(c.capacity_bytes / top * rows)) : -1;
   for (int row = rows - 1; row >= 0; --row) {
     const double level = (row + 0.5) / rows * top;
-    std::string line = row % 4 == 0 || row == rows - 1 ? fmt::format("{:>10} ", format_bytes((row + 0.5) / rows * top)) : std::string(kAxis, ' ');
+    std::string line = row % 4 == 0 || row == rows - 1 ? fmt::format("{:>10} ", format_bytes((row + 0.5) / rows * top))
+                                                       : std::string(kAxis, ' ');
     line += row == capacity_row ? '=' : '|';
     for (const auto& m : c.moments) {
       char mark = row == capacity_row ? '-' : ' ';
@@ -99,7 +101,8 @@ std::string picture_legend(const std::vector<const Curve*>& curves) {
   for (size_t t = 0; t < kTerms; ++t) {
     bool occurs = false;
     for (const auto* c : curves)
-      for (const auto& m : c->moments) occurs |= m.terms[t] > 0 && static_cast<double>(m.terms[t]) > 0.002 * c->peak_bytes;
+      for (const auto& m : c->moments)
+        occurs |= m.terms[t] > 0 && static_cast<double>(m.terms[t]) > 0.002 * c->peak_bytes;
     if (occurs) words.push_back(std::string(1, kLetters[t]) + " " + std::string(memory::name_of(static_cast<Term>(t))));
   }
   words.emplace_back(". context and communicators");

@@ -41,14 +41,18 @@ decide::Limits limits_of(const PlanArguments& a) {
 
 std::int64_t time_of(const std::string& text, const std::string& where) {
   const auto t = parse_time(text);
-  if (!t) throw Error("bad_time", where, "\"" + text.substr(0, 60) + "\" is not a point in time", "write RFC 3339, e.g. 2026-08-22T00:00:00Z");
+  if (!t)
+    throw Error("bad_time", where, "\"" + text.substr(0, 60) + "\" is not a point in time",
+                "write RFC 3339, e.g. 2026-08-22T00:00:00Z");
   return *t;
 }
 
 // Both sets of limits hold: pins add up, of two deadlines or costs the stricter counts.
 decide::Limits joined(decide::Limits line, const decide::Limits& command) {
   line.pins.insert(line.pins.end(), command.pins.begin(), command.pins.end());
-  if (command.deadline_seconds) line.deadline_seconds = std::min(line.deadline_seconds.value_or(*command.deadline_seconds), *command.deadline_seconds);
+  if (command.deadline_seconds)
+    line.deadline_seconds =
+        std::min(line.deadline_seconds.value_or(*command.deadline_seconds), *command.deadline_seconds);
   if (command.max_cost && !line.max_cost) line.max_cost = command.max_cost;
   if (!command.currency.empty()) line.currency = command.currency;
   return line;
@@ -57,7 +61,8 @@ decide::Limits joined(decide::Limits line, const decide::Limits& command) {
 std::vector<pricing::Offer> parse_offer_list(const Json& list, const std::string& where) {
   if (!list.is_array()) throw Error("wrong_type", where, "a list of offers is needed, not " + brief(list));
   std::vector<pricing::Offer> offers;
-  for (size_t i = 0; i < list.size(); ++i) offers.push_back(pricing::parse_offer(list[i], where + "/" + std::to_string(i)));
+  for (size_t i = 0; i < list.size(); ++i)
+    offers.push_back(pricing::parse_offer(list[i], where + "/" + std::to_string(i)));
   return offers;
 }
 
@@ -67,30 +72,42 @@ int plan_command(const Arguments& arguments) {
   CLI::App app{"Decide where a job should run and how it should be sharded", "plan"};
   PlanArguments a;
   app.add_option("JOB", a.job_file, "Job file (JSON)");
-  app.add_option("--in", a.in_file, "JSON lines of {\"id\", \"job\", \"offers\", \"limits\", \"now\"}; - = standard input");
+  app.add_option("--in", a.in_file,
+                 "JSON lines of {\"id\", \"job\", \"offers\", \"limits\", \"now\"}; - = standard input");
   app.add_option("--offers", a.offers_file, "Offers (JSON); without it, what the Slurm cluster offers now");
-  app.add_option("--pin", a.pins, "Pin that every choice must satisfy, e.g. 'residency(EU|CH)'; may be repeated")->take_all()->expected(1);
+  app.add_option("--pin", a.pins, "Pin that every choice must satisfy, e.g. 'residency(EU|CH)'; may be repeated")
+      ->take_all()
+      ->expected(1);
   app.add_option("--deadline", a.deadline, "Latest end from now, e.g. 12h");
   app.add_option("--max-cost", a.max_cost, "Most the run may cost, e.g. 500EUR");
   app.add_option("--currency", a.currency, "Currency of the answer (default: that of --max-cost, else the site's)");
   app.add_option("--now", a.now, "Point in time by which prices age (RFC 3339; default: now)");
   app.add_option("--top", a.top, "Candidates to show (default 10)")->check(CLI::Range(1, 1000));
-  app.add_option("--tie", a.tie, "Per cent by which costs must differ not to be a tie (default 5)")->check(CLI::Range(0.0, 100.0));
+  app.add_option("--tie", a.tie, "Per cent by which costs must differ not to be a tie (default 5)")
+      ->check(CLI::Range(0.0, 100.0));
   app.add_option("--gpu", a.gpus, "Only these GPUs; may be repeated or joined by commas")->delimiter(',');
-  app.add_option("--max-nodes", a.max_nodes, "At most so many nodes")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  app.add_option("--max-nodes", a.max_nodes, "At most so many nodes")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   app.add_option("--as", a.family, "Read the model as this family, whatever its config.json says");
   app.add_flag("--allow-unsure", a.allow_unsure, "Also choose plans whose memory verdict is \"unsure\"");
   app.add_flag("--json", a.json, "Print the decision as JSON");
   if (const auto status = parse(app, arguments)) return *status;
   if (a.in_file.empty() == a.job_file.empty())
-    throw Error("usage", "plan", a.in_file.empty() ? "a job file or --in is missing" : "a job file and --in exclude each other", "see shardfit plan --help");
-  if (!a.in_file.empty() && !a.offers_file.empty()) throw Error("usage", "plan", "--offers is for a single job", "put \"offers\" into each line");
+    throw Error("usage", "plan",
+                a.in_file.empty() ? "a job file or --in is missing" : "a job file and --in exclude each other",
+                "see shardfit plan --help");
+  if (!a.in_file.empty() && !a.offers_file.empty())
+    throw Error("usage", "plan", "--offers is for a single job", "put \"offers\" into each line");
 
   const auto site = pricing::read_site();
   const auto catalogue = regions::Catalogue::load(site.regions_dir);
   const auto rates = pricing::Rates::load(site.state_dir);
   search::ModelCache models;
-  decide::Options options{.catalogue = &catalogue, .rates = &rates, .price_max_age = site.price_max_age, .models = &models, .default_currency = site.currency};
+  decide::Options options{.catalogue = &catalogue,
+                          .rates = &rates,
+                          .price_max_age = site.price_max_age,
+                          .models = &models,
+                          .default_currency = site.currency};
   options.as_family = a.family;
   options.tie_percent = a.tie;
   options.top = a.top;
@@ -114,7 +131,8 @@ int plan_command(const Arguments& arguments) {
       const auto when = r.string("now");
       auto line_options = options;
       if (needs_calibration(offers)) line_options.calibration = stored_calibration();
-      return decide::to_json(decide::decide(job, offers, joined(own, limits), when ? time_of(*when, "/now") : now, line_options));
+      return decide::to_json(
+          decide::decide(job, offers, joined(own, limits), when ? time_of(*when, "/now") : now, line_options));
     });
   }
 
@@ -136,7 +154,8 @@ int plan_command(const Arguments& arguments) {
   try {
     decision = decide::decide(job, offers, limits, now, options);
   } catch (Error& e) {
-    e.in_file(e.where.rfind("/offers", 0) == 0 ? (a.offers_file.empty() ? "the cluster's offers" : a.offers_file) : a.job_file);
+    e.in_file(e.where.rfind("/offers", 0) == 0 ? (a.offers_file.empty() ? "the cluster's offers" : a.offers_file)
+                                               : a.job_file);
     throw;
   }
   const std::string text = a.json ? decide::to_json(decision).dump(2) + "\n" : decide::table(decision, job);
@@ -144,7 +163,9 @@ int plan_command(const Arguments& arguments) {
   if (decision.chosen) return kExitDone;
   std::fflush(stdout);
   std::fprintf(stderr, "shardfit: %s: %s; %s\n", a.job_file.c_str(), decide::one_line(decision).c_str(),
-               decision.rejected.empty() || decision.rejected.front().nearest.empty() ? "see the rejected offers" : decision.rejected.front().nearest.c_str());
+               decision.rejected.empty() || decision.rejected.front().nearest.empty()
+                   ? "see the rejected offers"
+                   : decision.rejected.front().nearest.c_str());
   return kExitNothingFits;
 }
 

@@ -45,8 +45,9 @@ int publish(const std::string& output) {
   std::error_code failed;
   std::filesystem::create_directories(std::filesystem::path(l.file).parent_path(), failed);
   write_file_atomic(l.file, l.tables);
-  fmt::print("{}: {} partitions, {} accounts, {} users, {} QOS; default pins: {}\n", l.file, l.site.partitions.size(), l.site.policy.accounts.size(), l.site.policy.users.size(),
-             l.site.policy.qos.size(), l.site.policy.default_pins.empty() ? "none" : join(l.site.policy.default_pins, " & "));
+  fmt::print("{}: {} partitions, {} accounts, {} users, {} QOS; default pins: {}\n", l.file, l.site.partitions.size(),
+             l.site.policy.accounts.size(), l.site.policy.users.size(), l.site.policy.qos.size(),
+             l.site.policy.default_pins.empty() ? "none" : join(l.site.policy.default_pins, " & "));
   return kExitDone;
 }
 
@@ -60,11 +61,13 @@ std::vector<Row> verdicts(const Loaded& l, const std::vector<std::string>& pins)
   const auto add = [&](const std::string& name, const std::string& region) {
     const auto* record = region.empty() ? nullptr : l.catalogue.find(region);
     const auto result = regions::evaluate(atoms, record);
-    rows.push_back({name, region.empty() ? "unknown" : region, result.passes ? "" : result.rule + ": " + result.reason});
+    rows.push_back(
+        {name, region.empty() ? "unknown" : region, result.passes ? "" : result.rule + ": " + result.reason});
   };
   for (const auto& [name, p] : l.site.partitions) {
     if (p.by_feature.empty() || !p.region.empty()) add(name, p.region);
-    for (const auto& [feature, nodes] : p.by_feature) add(name + " [" + feature + "]", nodes.region.empty() ? p.region : nodes.region);
+    for (const auto& [feature, nodes] : p.by_feature)
+      add(name + " [" + feature + "]", nodes.region.empty() ? p.region : nodes.region);
   }
   return rows;
 }
@@ -84,7 +87,9 @@ int check(const std::string& output, bool json) {
     out["policy"] = OrderedJson::array();
     for (const auto& [name, pins] : holders) {
       OrderedJson partitions = OrderedJson::array();
-      for (const auto& r : verdicts(l, pins)) partitions.push_back({{"partition", r.partition}, {"region", r.region}, {"allowed", r.verdict.empty()}, {"why", r.verdict}});
+      for (const auto& r : verdicts(l, pins))
+        partitions.push_back(
+            {{"partition", r.partition}, {"region", r.region}, {"allowed", r.verdict.empty()}, {"why", r.verdict}});
       out["policy"].push_back({{"of", name}, {"pins", pins}, {"partitions", std::move(partitions)}});
     }
     fmt::print("{}\n", out.dump(2));
@@ -92,10 +97,15 @@ int check(const std::string& output, bool json) {
     for (const auto& [name, pins] : holders) {
       fmt::print("{}: {}\n", name, pins.empty() ? "no pins" : join(pins, " & "));
       if (pins.empty()) continue;
-      for (const auto& r : verdicts(l, pins)) fmt::print("  {:<20} {:<32} {}\n", r.partition, r.region, r.verdict.empty() ? "allowed" : "refused, " + r.verdict);
+      for (const auto& r : verdicts(l, pins))
+        fmt::print("  {:<20} {:<32} {}\n", r.partition, r.region,
+                   r.verdict.empty() ? "allowed" : "refused, " + r.verdict);
     }
     for (const auto& w : l.warnings) fmt::print("warning: {}\n", w);
-    fmt::print("tables {}: {}\n", l.file, state == "current" ? "current" : state == "stale" ? "stale; run shardfit policy publish" : "missing; run shardfit policy publish");
+    fmt::print("tables {}: {}\n", l.file,
+               state == "current" ? "current"
+               : state == "stale" ? "stale; run shardfit policy publish"
+                                  : "missing; run shardfit policy publish");
   }
   return state == "current" ? kExitDone : kExitFailed;
 }
@@ -109,7 +119,9 @@ int policy_command(const Arguments& arguments) {
   bool json = false;
   auto* publish_app = app.add_subcommand("publish", "write the tables; job_submit reads them at the next job");
   publish_app->add_option("-o,--output", output, "file to write instead of <state_dir>/policy.lua");
-  auto* check_app = app.add_subcommand("check", "what the policy means for each partition, and whether the published tables are current (else exit status 1)");
+  auto* check_app = app.add_subcommand(
+      "check",
+      "what the policy means for each partition, and whether the published tables are current (else exit status 1)");
   check_app->add_option("-o,--output", output, "the tables' file, if not <state_dir>/policy.lua");
   check_app->add_flag("--json", json, "as JSON");
   if (const auto done = parse(app, arguments)) return *done;

@@ -53,13 +53,16 @@ std::string age(const std::string& as_of, std::int64_t now) {
 OrderedJson to_json(const pricing::PriceRow& r) {
   const auto opt = [](const std::optional<double>& v) { return v ? OrderedJson(*v) : OrderedJson(); };
   const auto text = [](const std::string& v) { return v.empty() ? OrderedJson() : OrderedJson(v); };
+  // clang-format off
   return {{"provider", r.provider}, {"instance_sku", r.instance}, {"gpu_type", text(r.gpu)}, {"gpu_count", opt(r.gpu_count)}, {"gpu_mem", opt(r.gpu_memory_gb)}, {"vcpus", opt(r.vcpus)}, {"ram_gib", opt(r.ram_gib)},
           {"region", text(r.region)}, {"country", text(r.country)}, {"currency", text(r.currency)}, {"on_demand_per_hour", opt(r.on_demand_per_hour)}, {"spot_per_hour", opt(r.spot_per_hour)},
           {"egress_per_gb", opt(r.egress_per_gb)}, {"date", text(r.as_of)}, {"source", text(r.source)}, {"quality", text(r.quality)}, {"note", text(r.note)}, {"imported_at", text(r.imported_at)},
           {"verdict", pricing::to_string(r.verdict)}, {"rules", r.rules}};
+  // clang-format on
 }
 
-int check(const std::string& file, const std::string& feed, const std::string& now, bool json, const pricing::Site& site) {
+int check(const std::string& file, const std::string& feed, const std::string& now, bool json,
+          const pricing::Site& site) {
   auto rows = pricing::read_feed_file(read_input(file), file, feed);
   const auto types = gpu_types();
   pricing::judge(rows, {.types = &types, .now = time_of(now), .max_age = site.price_max_age});
@@ -68,16 +71,26 @@ int check(const std::string& file, const std::string& feed, const std::string& n
   TextTable table({"<ROW", "<VERDICT", "<MACHINE", "<REGION", "<RULES", "<WHY"});
   for (const auto& f : rows) {
     ++count[static_cast<int>(f.row.verdict)];
-    if (json) out += OrderedJson{{"id", f.id}, {"verdict", pricing::to_string(f.row.verdict)}, {"rules", f.row.rules}, {"why", f.row.why}}.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+    if (json)
+      out +=
+          OrderedJson{
+              {"id", f.id}, {"verdict", pricing::to_string(f.row.verdict)}, {"rules", f.row.rules}, {"why", f.row.why}}
+              .dump(-1, ' ', false, OrderedJson::error_handler_t::replace) +
+          "\n";
     else if (f.row.verdict != pricing::Verdict::kAccepted)
-      table.add({f.id, pricing::to_string(f.row.verdict), f.row.provider + " " + (f.row.instance.empty() ? f.row.gpu : f.row.instance), f.row.region, join(f.row.rules, ","), f.row.why});
+      table.add({f.id, pricing::to_string(f.row.verdict),
+                 f.row.provider + " " + (f.row.instance.empty() ? f.row.gpu : f.row.instance), f.row.region,
+                 join(f.row.rules, ","), f.row.why});
   }
-  if (!json) out = (table.empty() ? "" : table.text()) + fmt::format("{} rows: {} accepted, {} flagged, {} rejected\n", rows.size(), count[0], count[1], count[2]);
+  if (!json)
+    out = (table.empty() ? "" : table.text()) +
+          fmt::format("{} rows: {} accepted, {} flagged, {} rejected\n", rows.size(), count[0], count[1], count[2]);
   print(out);
   return kExitDone;
 }
 
-int import(const std::string& file, const std::string& feed, const std::string& now, bool json, const pricing::Site& site) {
+int import(const std::string& file, const std::string& feed, const std::string& now, bool json,
+           const pricing::Site& site) {
   const std::string text = read_input(file);
   std::error_code ec;
   if (text.find("<Cube") != std::string::npos && text.find('<') == text.find_first_not_of(" \t\r\n\xEF\xBB\xBF")) {
@@ -85,7 +98,9 @@ int import(const std::string& file, const std::string& feed, const std::string& 
     std::filesystem::create_directories(site.state_dir, ec);
     write_file_atomic(std::filesystem::path(site.state_dir) / "ecb_rates.xml", text);
     if (json) print(OrderedJson{{"rates", rates.per_euro().size() - 1}, {"date", rates.date()}}.dump() + "\n");
-    else print(fmt::format("{} exchange rates of {} imported into {}\n", rates.per_euro().size() - 1, rates.date(), site.state_dir));
+    else
+      print(fmt::format("{} exchange rates of {} imported into {}\n", rates.per_euro().size() - 1, rates.date(),
+                        site.state_dir));
     return kExitDone;
   }
   auto rows = pricing::read_feed_file(text, file, feed);
@@ -101,9 +116,20 @@ int import(const std::string& file, const std::string& feed, const std::string& 
     booked.push_back(std::move(f.row));
   }
   const auto c = pricing::import_rows(site.state_dir, booked, at, &types);
-  if (json) print(OrderedJson{{"rows", c.rows}, {"added", c.added}, {"known", c.known}, {"accepted", c.accepted}, {"flagged", c.flagged}, {"rejected", c.rejected}, {"book", site.state_dir + "/prices.db"}}.dump() + "\n");
+  if (json)
+    print(OrderedJson{{"rows", c.rows},
+                      {"added", c.added},
+                      {"known", c.known},
+                      {"accepted", c.accepted},
+                      {"flagged", c.flagged},
+                      {"rejected", c.rejected},
+                      {"book", site.state_dir + "/prices.db"}}
+              .dump() +
+          "\n");
   else
-    print(fmt::format("{} rows: {} added, {} known already; {} accepted, {} flagged, {} rejected (shardfit prices check {} says why)\n", c.rows, c.added, c.known, c.accepted, c.flagged, c.rejected, file));
+    print(fmt::format(
+        "{} rows: {} added, {} known already; {} accepted, {} flagged, {} rejected (shardfit prices check {} says why)\n",
+        c.rows, c.added, c.known, c.accepted, c.flagged, c.rejected, file));
   return kExitDone;
 }
 
@@ -122,7 +148,8 @@ int list(const ListArguments& a, const pricing::Site& site) {
     for (const auto* r : book.find(query)) rows.push_back(*r);
   const std::int64_t now = time_of(a.now);
   OrderedJson out = OrderedJson::array();
-  TextTable table({"<PROVIDER", "<MACHINE", "<GPU", ">GPUS", "<REGION", "<COUNTRY", ">ON DEMAND", ">SPOT", "<CUR", ">AGE", "<MARKS"});
+  TextTable table({"<PROVIDER", "<MACHINE", "<GPU", ">GPUS", "<REGION", "<COUNTRY", ">ON DEMAND", ">SPOT", "<CUR",
+                   ">AGE", "<MARKS"});
   size_t hidden = 0;
   for (const auto& r : rows) {
     if (r.verdict == pricing::Verdict::kRejected && !a.all) {
@@ -135,14 +162,16 @@ int list(const ListArguments& a, const pricing::Site& site) {
     }
     std::string marks = join(r.rules, ",");
     if (r.verdict == pricing::Verdict::kRejected) marks = "rejected: " + marks;
-    table.add({regions::provider_slug(r.provider), r.instance, r.gpu, amount(r.gpu_count), r.region, r.country, amount(r.on_demand_per_hour), amount(r.spot_per_hour), r.currency, age(r.as_of, now), marks});
+    table.add({regions::provider_slug(r.provider), r.instance, r.gpu, amount(r.gpu_count), r.region, r.country,
+               amount(r.on_demand_per_hour), amount(r.spot_per_hour), r.currency, age(r.as_of, now), marks});
   }
   if (a.json) {
     print(out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
     return kExitDone;
   }
   if (!table.empty()) print(table.text());
-  print(fmt::format("{} rows from {}{}\n", rows.size() - hidden, book.source(), hidden ? fmt::format("; {} rejected rows not shown (--all)", hidden) : ""));
+  print(fmt::format("{} rows from {}{}\n", rows.size() - hidden, book.source(),
+                    hidden ? fmt::format("; {} rejected rows not shown (--all)", hidden) : ""));
   return kExitDone;
 }
 
@@ -154,11 +183,14 @@ int prices_command(const Arguments& arguments) {
   std::string file, feed, now;
   bool json = false;
   ListArguments a;
-  auto* i = app.add_subcommand("import", "Book the rows of FILE: prices (CSV, JSON, JSON lines) or the ECB's exchange rates (XML)");
+  auto* i = app.add_subcommand(
+      "import", "Book the rows of FILE: prices (CSV, JSON, JSON lines) or the ECB's exchange rates (XML)");
   auto* c = app.add_subcommand("check", "Judge the rows of FILE without booking them");
   for (auto* s : {i, c}) {
     s->add_option("FILE", file, "The file; - = standard input")->required();
-    s->add_option("--feed", feed, "Where the rows come from, as skypilot-aws, gpuhunt; needed where the columns do not tell the seller");
+    s->add_option(
+        "--feed", feed,
+        "Where the rows come from, as skypilot-aws, gpuhunt; needed where the columns do not tell the seller");
     s->add_option("--now", now, "Point in time by which rows age (RFC 3339; default: now)");
     s->add_flag("--json", json, "Print JSON, one object a line");
   }
@@ -175,7 +207,9 @@ int prices_command(const Arguments& arguments) {
   u->allow_extras();
   if (const auto status = parse(app, arguments)) return *status;
 
-  if (*u) throw Error("not_available", "prices update", "this version fetches no feeds", "download the feed's file and book it with shardfit prices import FILE [--feed NAME]");
+  if (*u)
+    throw Error("not_available", "prices update", "this version fetches no feeds",
+                "download the feed's file and book it with shardfit prices import FILE [--feed NAME]");
   const auto site = pricing::read_site();
   if (*c) return check(file, feed, now, json, site);
   if (*i) return import(file, feed, now, json, site);

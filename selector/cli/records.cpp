@@ -64,10 +64,12 @@ int answer_lines(const std::string& file, const std::function<OrderedJson(const 
       out["error"] = error_record(e);
     } catch (const std::exception& e) {
       failed = true;
-      out["error"] = error_record(Error("internal", "line " + std::to_string(number), e.what(), "please report this line"));
+      out["error"] =
+          error_record(Error("internal", "line " + std::to_string(number), e.what(), "please report this line"));
     }
     const std::string printed = out.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-    if (std::fwrite(printed.data(), 1, printed.size(), stdout) != printed.size() || std::fflush(stdout) != 0) return kExitFailed;
+    if (std::fwrite(printed.data(), 1, printed.size(), stdout) != printed.size() || std::fflush(stdout) != 0)
+      return kExitFailed;
   }
   return failed ? kExitFailed : kExitDone;
 }

@@ -20,9 +20,11 @@ namespace {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-int list(const regions::Catalogue& catalogue, const std::vector<regions::Atom>& pins, const std::string& provider, bool json) {
+int list(const regions::Catalogue& catalogue, const std::vector<regions::Atom>& pins, const std::string& provider,
+         bool json) {
   OrderedJson out = OrderedJson::array();
-  TextTable table({"<REGION", "<COUNTRY", "<CITY", "<OPERATOR", "<PARENTS", "<US AFFILIATE", "<SOVEREIGN", "<RESTS ON"});
+  TextTable table(
+      {"<REGION", "<COUNTRY", "<CITY", "<OPERATOR", "<PARENTS", "<US AFFILIATE", "<SOVEREIGN", "<RESTS ON"});
   const auto sovereign = regions::parse_pins("sovereign", "");
   for (const auto& r : catalogue.records()) {
     if (!provider.empty() && r.provider != regions::provider_slug(provider)) continue;
@@ -33,10 +35,17 @@ int list(const regions::Catalogue& catalogue, const std::vector<regions::Atom>& 
     }
     const auto s = regions::evaluate(sovereign, &r);
     std::vector<std::string> parents;
-    for (const auto& p : r.parent_chain.value_or(std::vector<regions::Parent>{})) parents.push_back(p.country.value_or("?"));
+    for (const auto& p : r.parent_chain.value_or(std::vector<regions::Parent>{}))
+      parents.push_back(p.country.value_or("?"));
     const bool unknown = !r.country || !r.operator_country || !r.parent_chain || !r.us_affiliate;
-    table.add({r.id, r.country.value_or("?"), r.city.value_or("?"), r.operator_country.value_or("?"), !r.parent_chain ? "?" : parents.empty() ? "none" : join(parents, ","),
-               r.us_affiliate ? (*r.us_affiliate ? "yes" : "no") : "?", s.passes ? "yes" : unknown && s.reason.find("unknown") != std::string::npos ? "unknown" : "no",
+    table.add({r.id, r.country.value_or("?"), r.city.value_or("?"), r.operator_country.value_or("?"),
+               !r.parent_chain   ? "?"
+               : parents.empty() ? "none"
+                                 : join(parents, ","),
+               r.us_affiliate ? (*r.us_affiliate ? "yes" : "no") : "?",
+               s.passes                                                   ? "yes"
+               : unknown && s.reason.find("unknown") != std::string::npos ? "unknown"
+                                                                          : "no",
                s.weakest == regions::Evidence::kNone ? "?" : regions::to_string(s.weakest)});
   }
   if (json) print(out.dump(2) + "\n");
@@ -44,7 +53,8 @@ int list(const regions::Catalogue& catalogue, const std::vector<regions::Atom>& 
   return kExitDone;
 }
 
-int check(const regions::Catalogue& catalogue, const std::string& region, const std::vector<std::string>& texts, bool json) {
+int check(const regions::Catalogue& catalogue, const std::string& region, const std::vector<std::string>& texts,
+          bool json) {
   const auto pins = regions::parse_pins(texts, "PIN");
   const auto result = regions::evaluate(pins, &catalogue.at(region, "REGION"), now_seconds());
   if (json) {
@@ -52,8 +62,12 @@ int check(const regions::Catalogue& catalogue, const std::string& region, const 
     return kExitDone;
   }
   TextTable table({"<PIN", "<FIELD", "<VALUE", "<OK", "<EVIDENCE", "<AS OF"});
-  for (const auto& f : result.fields) table.add({f.rule, f.name, f.value, f.ok ? "yes" : "no", f.evidence == regions::Evidence::kNone ? "-" : regions::to_string(f.evidence), f.as_of.empty() ? "-" : f.as_of});
-  print(region + (result.passes ? " passes" : " does not pass: " + result.rule + ": " + result.reason) + "\n" + table.text());
+  for (const auto& f : result.fields)
+    table.add({f.rule, f.name, f.value, f.ok ? "yes" : "no",
+               f.evidence == regions::Evidence::kNone ? "-" : regions::to_string(f.evidence),
+               f.as_of.empty() ? "-" : f.as_of});
+  print(region + (result.passes ? " passes" : " does not pass: " + result.rule + ": " + result.reason) + "\n" +
+        table.text());
   return kExitDone;
 }
 
@@ -68,7 +82,12 @@ int show(const regions::Catalogue& catalogue, const std::string& region, bool js
   for (const auto& [key, value] : record.items()) {
     if (key == "evidence") continue;
     const auto e = r.evidence_of(key);
-    table.add({key, value.is_null() ? "unknown" : value.is_string() ? value.get<std::string>() : value.dump(), e.evidence == regions::Evidence::kNone ? "-" : regions::to_string(e.evidence), e.as_of.empty() ? "-" : e.as_of});
+    table.add({key,
+               value.is_null()     ? "unknown"
+               : value.is_string() ? value.get<std::string>()
+                                   : value.dump(),
+               e.evidence == regions::Evidence::kNone ? "-" : regions::to_string(e.evidence),
+               e.as_of.empty() ? "-" : e.as_of});
   }
   print(table.text());
   return kExitDone;
@@ -96,7 +115,9 @@ int regions_command(const Arguments& arguments) {
   if (const auto status = parse(app, arguments)) return *status;
 
   const auto catalogue = regions::Catalogue::load(pricing::read_site().regions_dir);
-  if (*l) return list(catalogue, filter.empty() ? std::vector<regions::Atom>{} : regions::parse_pins(filter, "--pin"), provider, json);
+  if (*l)
+    return list(catalogue, filter.empty() ? std::vector<regions::Atom>{} : regions::parse_pins(filter, "--pin"),
+                provider, json);
   if (*c) return check(catalogue, region, pins, json);
   return show(catalogue, region, json);
 }

@@ -52,11 +52,15 @@ int report_command(const Arguments& arguments) {
   filter.until = moment(until, "--until");
   const auto site = pricing::read_site();
   if (currency.empty()) currency = site.currency;
-  if (!pricing::is_currency_code(currency)) throw Error("bad_currency", "--currency", "\"" + currency + "\" is not a currency code", "write three capital letters as EUR, USD, CHF");
+  if (!pricing::is_currency_code(currency))
+    throw Error("bad_currency", "--currency", "\"" + currency + "\" is not a currency code",
+                "write three capital letters as EUR, USD, CHF");
   const auto rates = pricing::Rates::load(site.state_dir);
   const pricing::Ledger ledger(site.state_dir, false);
   const auto records = ledger.find(filter);
-  if (job && records.empty()) throw Error("unknown_job", "JOBID", "job " + std::to_string(*job) + " is not in " + ledger.file(), "book finished jobs with shardfit ledger import");
+  if (job && records.empty())
+    throw Error("unknown_job", "JOBID", "job " + std::to_string(*job) + " is not in " + ledger.file(),
+                "book finished jobs with shardfit ledger import");
 
   const auto total = pricing::sum_all(records, rates, currency);
   std::string text;

@@ -1,4 +1,5 @@
-// shardfit slurm-decide: what the Slurm plugin runs before a submission. Its answer is lines, not JSON (plugin/spank/protocol.hpp).
+// shardfit slurm-decide: what the Slurm plugin runs before a submission. Its answer is lines, not JSON
+// (plugin/spank/protocol.hpp).
 #include <cstdio>
 
 #include "regions/base/error.hpp"
@@ -10,7 +11,9 @@ namespace shardfit::cli {
 namespace {
 
 void add_line(std::string& out, const char* verb, const std::string& name, const std::string& value) {
-  if (value.find('\n') != std::string::npos) throw Error("bad_path", "", "\"" + value.substr(0, value.find('\n')) + "...\" contains a line break", "use a folder whose name has none");
+  if (value.find('\n') != std::string::npos)
+    throw Error("bad_path", "", "\"" + value.substr(0, value.find('\n')) + "...\" contains a line break",
+                "use a folder whose name has none");
   out += std::string(verb) + " " + name + " " + value + "\n";
 }
 
@@ -27,7 +30,8 @@ int slurm_decide_command(const Arguments& arguments) {
   app.add_option("--deadline", request.deadline, "latest end from now");
   app.add_option("--max-cost", request.max_cost, "most it may cost");
   app.add_option("--gpu", gpus, "GPUs, joined by commas");
-  app.add_option("--max-nodes", request.max_nodes, "most nodes")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  app.add_option("--max-nodes", request.max_nodes, "most nodes")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   app.add_option("--account", request.account, "account of the submission");
   app.add_option("--qos", request.qos, "QOS of the submission");
   app.add_option("--reservation", request.reservation, "reservation of the submission");

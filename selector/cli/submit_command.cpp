@@ -23,10 +23,12 @@ struct SbatchOption {
   const char* name;
   char letter;
 };
+// clang-format off
 constexpr SbatchOption kDecided[] = {{"partition", 'p'}, {"nodes", 'N'}, {"ntasks", 'n'}, {"ntasks-per-node", 0}, {"ntasks-per-gpu", 0}, {"ntasks-per-socket", 0},
                                  {"ntasks-per-core", 0}, {"cpus-per-task", 'c'}, {"cpus-per-gpu", 0}, {"gpus", 'G'}, {"gpus-per-node", 0}, {"gpus-per-task", 0}, {"gpus-per-socket", 0},
                                  {"gres", 0}, {"tres-per-task", 0}, {"mem", 0}, {"mem-per-cpu", 0}, {"mem-per-gpu", 0}, {"mincpus", 0}, {"constraint", 'C'}, {"prefer", 0}, {"nodelist", 'w'},
                                  {"nodefile", 'F'}, {"extra-node-info", 'B'}, {"sockets-per-node", 0}, {"cores-per-socket", 0}, {"threads-per-core", 0}};
+// clang-format on
 
 // Name of the option that a word of a command line is, "" for none; its value where it is in the same word.
 std::string option_name(const std::string& word, std::string& value, bool& has_value) {
@@ -56,7 +58,8 @@ std::string option_name(const std::string& word, std::string& value, bool& has_v
 }
 
 bool decided(const std::string& name) {
-  return name == "hw" || name.rfind("hw-", 0) == 0 || std::any_of(std::begin(kDecided), std::end(kDecided), [&](const auto& o) { return name == o.name; });
+  return name == "hw" || name.rfind("hw-", 0) == 0 ||
+         std::any_of(std::begin(kDecided), std::end(kDecided), [&](const auto& o) { return name == o.name; });
 }
 
 struct Given {  // what the user's options and the script's #SBATCH lines say
@@ -121,15 +124,20 @@ std::string without_decided_lines(const std::string& script, Given& given, std::
 void become_standard_input(const std::string& script) {
   char name[] = "/tmp/shardfit-submit.XXXXXX";
   const int fd = ::mkstemp(name);
-  if (fd < 0) throw Error("file_unwritable", "", std::string("no temporary file in /tmp: ") + std::strerror(errno), "is the disk full?", kExitFailed);
+  if (fd < 0)
+    throw Error("file_unwritable", "", std::string("no temporary file in /tmp: ") + std::strerror(errno),
+                "is the disk full?", kExitFailed);
   ::unlink(name);
   std::size_t at = 0;
   while (at < script.size()) {
     const auto n = ::write(fd, script.data() + at, script.size() - at);
-    if (n <= 0) throw Error("file_unwritable", "", std::string("the script could not be copied to /tmp: ") + std::strerror(errno), "is the disk full?", kExitFailed);
+    if (n <= 0)
+      throw Error("file_unwritable", "", std::string("the script could not be copied to /tmp: ") + std::strerror(errno),
+                  "is the disk full?", kExitFailed);
     at += static_cast<std::size_t>(n);
   }
-  if (::lseek(fd, 0, SEEK_SET) != 0 || ::dup2(fd, 0) != 0) throw Error("file_unwritable", "", "the script could not be handed to sbatch", "", kExitFailed);
+  if (::lseek(fd, 0, SEEK_SET) != 0 || ::dup2(fd, 0) != 0)
+    throw Error("file_unwritable", "", "the script could not be handed to sbatch", "", kExitFailed);
 }
 
 }  // namespace
@@ -145,7 +153,8 @@ int submit_command(const Arguments& arguments) {
   app.add_option("--deadline", request.deadline, "latest end from now, e.g. 12h");
   app.add_option("--max-cost", request.max_cost, "most the run may cost, e.g. 500EUR");
   app.add_option("--gpu", gpus, "only these GPUs; may be repeated or joined by commas")->delimiter(',');
-  app.add_option("--max-nodes", request.max_nodes, "at most so many nodes")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  app.add_option("--max-nodes", request.max_nodes, "at most so many nodes")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   app.add_flag("--show", dry, "print the decision and sbatch's command line; submit nothing");
   app.add_option("JOB", request.job_file, "job file (JSON)")->required();
   app.add_option("SCRIPT", script, "batch script")->required();
@@ -176,7 +185,9 @@ int submit_command(const Arguments& arguments) {
   Given given;
   std::vector<std::string> dropped;
   const auto text = without_decided_lines(read_file(script, std::size_t{4} << 20), given, dropped);
-  if (text.rfind("#!", 0) != 0) throw Error("bad_script", "line 1", "a batch script begins with #!", "write #!/bin/bash as its first line").in_file(script);
+  if (text.rfind("#!", 0) != 0)
+    throw Error("bad_script", "line 1", "a batch script begins with #!", "write #!/bin/bash as its first line")
+        .in_file(script);
   for (const auto& word : options) {
     std::string value;
     bool has_value = false;
@@ -184,7 +195,10 @@ int submit_command(const Arguments& arguments) {
     if (decided(name)) throw Error("usage", word, "the decision sets --" + name, "leave it out, or submit by sbatch");
   }
   bool ignored = false;
-  const auto from_environment = [](const char* name) { const char* v = std::getenv(name); return std::string(v ? v : ""); };
+  const auto from_environment = [](const char* name) {
+    const char* v = std::getenv(name);
+    return std::string(v ? v : "");
+  };
   if (given.account.empty()) given.account = from_environment("SBATCH_ACCOUNT");
   if (given.qos.empty()) given.qos = from_environment("SBATCH_QOS");
   if (given.time.empty()) given.time = from_environment("SBATCH_TIMELIMIT");
@@ -214,11 +228,14 @@ int submit_command(const Arguments& arguments) {
   if (!exported.empty() && exported.rfind("all", 0) != 0) {
     std::vector<std::string> names;
     for (const auto& [name, value] : answer.environment) names.push_back(name);
-    command.push_back("--export=" + (exported == "none" || exported == "nil" ? "" : given.export_variables + ",") + join(names, ",") + (answer.control.empty() ? "" : ",SHARDFIT_PINS"));
+    command.push_back("--export=" + (exported == "none" || exported == "nil" ? "" : given.export_variables + ",") +
+                      join(names, ",") + (answer.control.empty() ? "" : ",SHARDFIT_PINS"));
   }
   if (dry) {
     std::string line;
-    for (const auto& word : command) line += (line.empty() ? "" : " ") + (word.find_first_of(" '\"|&;()<>*?$") == std::string::npos ? word : "'" + word + "'");
+    for (const auto& word : command)
+      line += (line.empty() ? "" : " ") +
+              (word.find_first_of(" '\"|&;()<>*?$") == std::string::npos ? word : "'" + word + "'");
     fmt::print("{} < {}\n", line, script);
     return kExitDone;
   }
@@ -229,14 +246,17 @@ int submit_command(const Arguments& arguments) {
   for (const auto* pairs : {&answer.environment, &answer.control}) {
     for (const auto& [name, value] : *pairs) ::setenv(name.c_str(), value.c_str(), 1);
   }
-  for (const char* name : {"SBATCH_HW", "SBATCH_HW_JOB", "SBATCH_HW_PIN", "SBATCH_HW_DEADLINE", "SBATCH_HW_MAX_COST", "SBATCH_HW_GPU", "SBATCH_HW_MAX_NODES"}) ::unsetenv(name);
+  for (const char* name : {"SBATCH_HW", "SBATCH_HW_JOB", "SBATCH_HW_PIN", "SBATCH_HW_DEADLINE", "SBATCH_HW_MAX_COST",
+                           "SBATCH_HW_GPU", "SBATCH_HW_MAX_NODES"})
+    ::unsetenv(name);
   become_standard_input(text);
   std::fflush(nullptr);
   std::vector<char*> argv;
   for (auto& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execvp("sbatch", argv.data());
-  throw Error("slurm_missing", "", std::string("sbatch could not be run: ") + std::strerror(errno), "is Slurm installed?", kExitFailed);
+  throw Error("slurm_missing", "", std::string("sbatch could not be run: ") + std::strerror(errno),
+              "is Slurm installed?", kExitFailed);
 }
 
 }  // namespace shardfit::cli

@@ -22,7 +22,8 @@ double confidence(double sigma_chosen, const std::vector<Rival>& rivals) {
     const double weight = std::exp(-0.5 * e * e);
     double all = 1;
     for (const auto& r : rivals) {
-      const double own = std::sqrt(std::max(0.0, 1 - r.correlation)), shared = std::sqrt(std::clamp(r.correlation, 0.0, 1.0));
+      const double own = std::sqrt(std::max(0.0, 1 - r.correlation)),
+                   shared = std::sqrt(std::clamp(r.correlation, 0.0, 1.0));
       // What does not cancel: each one's own part, and the difference of the shared parts' sizes.
       const double spread = std::hypot(own * r.sigma, shared * (r.sigma - sigma_chosen));
       const double distance = r.log_ratio - own * sigma_chosen * e;

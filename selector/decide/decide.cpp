@@ -38,7 +38,7 @@ struct Setup {
   std::string currency;
   std::vector<regions::Atom> pins;
   std::vector<Standing> standings;
-  std::vector<Choice> choices;             // offers that can be priced; `Choice::index` leads back to standings
+  std::vector<Choice> choices;  // offers that can be priced; `Choice::index` leads back to standings
   std::vector<const search::OfferResult*> result_of;  // by standing; nullptr: not searched
 };
 
@@ -82,7 +82,8 @@ Candidate candidate_of(const Setup& setup, const model::Model& model, const Foun
   c.flags = c.cost.flags;
   for (const auto& flag : setup.standings[choice.index].flags) c.flags.push_back(flag);
   if (found.tight) c.flags.push_back("memory within 5 % of the device: steps may be slower than predicted");
-  if (c.estimate->fits != "yes") c.flags.push_back("memory " + c.estimate->fits + (c.memory_why.empty() ? "" : ": " + c.memory_why));
+  if (c.estimate->fits != "yes")
+    c.flags.push_back("memory " + c.estimate->fits + (c.memory_why.empty() ? "" : ": " + c.memory_why));
   return c;
 }
 
@@ -94,33 +95,42 @@ RunnerUp runner_up_of(const Setup& setup, const Found& chosen, const Found& othe
   r.offer = setup.choices[other.choice].offer->id;
   r.cost = other.cost;
   r.seconds = other.seconds;
-  const double dearer = chosen.cost > 0 ? other.cost / chosen.cost - 1 : 0, slower = chosen.seconds > 0 ? other.seconds / chosen.seconds : 1;
-  const double hourly = (other.cost / std::max(other.seconds, 1e-9)) / std::max(chosen.cost / std::max(chosen.seconds, 1e-9), 1e-30);
-  r.why = dearer < 0 ? "costs " + percent_words(-dearer) + " less but breaks a limit" : "costs " + percent_words(dearer) + " more";
+  const double dearer = chosen.cost > 0 ? other.cost / chosen.cost - 1 : 0,
+               slower = chosen.seconds > 0 ? other.seconds / chosen.seconds : 1;
+  const double hourly =
+      (other.cost / std::max(other.seconds, 1e-9)) / std::max(chosen.cost / std::max(chosen.seconds, 1e-9), 1e-30);
+  r.why = dearer < 0 ? "costs " + percent_words(-dearer) + " less but breaks a limit"
+                     : "costs " + percent_words(dearer) + " more";
   r.why += slower > 1.02   ? fmt::format(": {:.2f} times the hours at {:.2f} times the price an hour", slower, hourly)
            : slower < 0.98 ? fmt::format(": {:.2f} times as fast at {:.2f} times the price an hour", 1 / slower, hourly)
                            : fmt::format(": as fast, at {:.2f} times the price an hour", hourly);
   return r;
 }
 
-void rank(const Setup& setup, const model::Model& model, const search::Duration& duration, const search::Outcome& outcome, const search::Limits& limits, Decision& d) {
+void rank(const Setup& setup, const model::Model& model, const search::Duration& duration,
+          const search::Outcome& outcome, const search::Limits& limits, Decision& d) {
   std::vector<const Found*> best;  // of each offer that may be chosen, cheapest first
   for (size_t i = 0; i < setup.choices.size(); ++i)
-    if (setup.standings[setup.choices[i].index].may_be_chosen() && outcome.offers[i].best) best.push_back(&*outcome.offers[i].best);
-  std::stable_sort(best.begin(), best.end(), [](const Found* a, const Found* b) { return a->cost != b->cost ? a->cost < b->cost : a->seconds < b->seconds; });
+    if (setup.standings[setup.choices[i].index].may_be_chosen() && outcome.offers[i].best)
+      best.push_back(&*outcome.offers[i].best);
+  std::stable_sort(best.begin(), best.end(), [](const Found* a, const Found* b) {
+    return a->cost != b->cost ? a->cost < b->cost : a->seconds < b->seconds;
+  });
   if (best.empty()) return;
   const auto work = timing::prepare(setup.job, model);
   const Found& chosen = *best.front();
   d.chosen = candidate_of(setup, model, chosen, *work);
   d.decision = "chosen";
   for (size_t i = 1; i < best.size(); ++i)
-    if (best[i]->cost < chosen.cost * (1 + setup.options.tie_percent / 100)) d.tied_with.push_back(setup.choices[best[i]->choice].offer->id);
+    if (best[i]->cost < chosen.cost * (1 + setup.options.tie_percent / 100))
+      d.tied_with.push_back(setup.choices[best[i]->choice].offer->id);
   if (!d.tied_with.empty()) d.decision = "tie";
 
   std::vector<Rival> rivals;
   for (size_t i = 1; i < best.size(); ++i) {
     const bool same_device = setup.choices[best[i]->choice].device == setup.choices[chosen.choice].device;
-    rivals.push_back({std::log(std::max(best[i]->cost, 1e-30) / std::max(chosen.cost, 1e-30)), best[i]->time.sigma, error_correlation(same_device, offloads(*best[i]) == offloads(chosen))});
+    rivals.push_back({std::log(std::max(best[i]->cost, 1e-30) / std::max(chosen.cost, 1e-30)), best[i]->time.sigma,
+                      error_correlation(same_device, offloads(*best[i]) == offloads(chosen))});
   }
   if (!rivals.empty()) d.confidence = confidence(chosen.time.sigma, rivals);
 
@@ -132,7 +142,8 @@ void rank(const Setup& setup, const model::Model& model, const search::Duration&
       shown.push_back(d.candidates.back().offer);
     }
   for (const Found* f : best)
-    if (room() && std::find(shown.begin(), shown.end(), setup.choices[f->choice].offer->id) == shown.end()) d.candidates.push_back(candidate_of(setup, model, *f, *work));
+    if (room() && std::find(shown.begin(), shown.end(), setup.choices[f->choice].offer->id) == shown.end())
+      d.candidates.push_back(candidate_of(setup, model, *f, *work));
 
   if (best.size() > 1) {
     d.runner_up = runner_up_of(setup, chosen, *best[1]);
@@ -142,10 +153,12 @@ void rank(const Setup& setup, const model::Model& model, const search::Duration&
   const Found* free = nullptr;
   for (size_t i = 0; i < setup.choices.size(); ++i) {
     const auto& cheapest = outcome.offers[i].cheapest;
-    if (setup.standings[setup.choices[i].index].may_be_chosen() && cheapest && (!free || cheapest->cost < free->cost)) free = &*cheapest;
+    if (setup.standings[setup.choices[i].index].may_be_chosen() && cheapest && (!free || cheapest->cost < free->cost))
+      free = &*cheapest;
   }
   if (free && free->cost < chosen.cost * (1 - 1e-9) && free->seconds > limits.deadline_seconds)
-    d.flips.push_back({"deadline", limits.deadline_seconds, std::ceil(free->seconds), "s", setup.choices[free->choice].offer->id});
+    d.flips.push_back(
+        {"deadline", limits.deadline_seconds, std::ceil(free->seconds), "s", setup.choices[free->choice].offer->id});
   for (const auto& line : d.chosen->cost.assumed) d.assumed.push_back(line);
 }
 
@@ -177,12 +190,14 @@ void rank_by_price(const Setup& setup, Decision& d) {
   d.chosen = d.candidates.front();
   d.decision = "chosen";
   for (size_t i = 1; i < order.size(); ++i)
-    if (order[i].first < order[0].first * (1 + setup.options.tie_percent / 100)) d.tied_with.push_back(setup.standings[order[i].second].offer->id);
+    if (order[i].first < order[0].first * (1 + setup.options.tie_percent / 100))
+      d.tied_with.push_back(setup.standings[order[i].second].offer->id);
   if (!d.tied_with.empty()) d.decision = "tie";
   d.assumed.push_back("model=not stated (offers are ranked by the price of a GPU hour)");
 }
 
-std::string currency_of(const job::Job& job, const Limits& limits, const Options& options, std::vector<std::string>& assumed) {
+std::string currency_of(const job::Job& job, const Limits& limits, const Options& options,
+                        std::vector<std::string>& assumed) {
   if (!limits.currency.empty()) return limits.currency;
   if (limits.max_cost) return limits.max_cost->currency;
   if (job.max_cost) return job.max_cost->currency;
@@ -193,7 +208,9 @@ std::string currency_of(const job::Job& job, const Limits& limits, const Options
 double converted(const job::Money& money, const std::string& currency, const pricing::Rates& rates) {
   const auto rate = rates.rate(money.currency, currency);
   if (!rate)
-    throw Error("currency_rate_missing", "/max_cost/currency", "no exchange rate from " + money.currency + " to " + currency + " in the rates of " + rates.date(), "state the limit in " + currency);
+    throw Error("currency_rate_missing", "/max_cost/currency",
+                "no exchange rate from " + money.currency + " to " + currency + " in the rates of " + rates.date(),
+                "state the limit in " + currency);
   return money.amount * *rate;
 }
 
@@ -238,10 +255,13 @@ Limits parse_limits(const nlohmann::json& object, const std::string& where) {
   return l;
 }
 
-Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now, const Options& options) {
+Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offers, const Limits& limits,
+                std::int64_t now, const Options& options) {
   const auto& catalogue = options.catalogue ? *options.catalogue : shipped_catalogue();
   const auto& rates = options.rates ? *options.rates : shipped_rates();
-  if (offers.empty()) throw Error("no_offers", "/offers", "there is no offer to choose from", "give offers with --offers FILE, or run where the Slurm cluster is reachable");
+  if (offers.empty())
+    throw Error("no_offers", "/offers", "there is no offer to choose from",
+                "give offers with --offers FILE, or run where the Slurm cluster is reachable");
 
   Decision d;
   job::Job job = stated;  // with what the model settles filled in
@@ -249,11 +269,13 @@ Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offer
   setup.currency = d.currency = currency_of(job, limits, options, d.assumed);
   setup.pins = regions::parse_pins(job.pins, options.job_where + "/pins");
   for (const auto& atom : regions::parse_pins(limits.pins, "/limits/pins"))
-    if (std::none_of(setup.pins.begin(), setup.pins.end(), [&](const regions::Atom& a) { return a.text == atom.text; })) setup.pins.push_back(atom);
+    if (std::none_of(setup.pins.begin(), setup.pins.end(), [&](const regions::Atom& a) { return a.text == atom.text; }))
+      setup.pins.push_back(atom);
   for (const auto& atom : setup.pins) d.pins.push_back(atom.text);
   if (!setup.pins.empty())
     for (const char* what : {"data", "checkpoints", "registry"})
-      if (!job.locations.contains(what)) d.assumed.push_back(fmt::format("locations.{}=the offer's region (not stated)", what));
+      if (!job.locations.contains(what))
+        d.assumed.push_back(fmt::format("locations.{}=the offer's region (not stated)", what));
 
   search::Limits bounds;
   bounds.max_nodes = options.max_nodes;
@@ -277,11 +299,19 @@ Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offer
     for (const auto& line : duration.assumed) d.assumed.push_back(line);
     for (size_t i = 0; i < setup.standings.size(); ++i) {
       const auto& s = setup.standings[i];
-      if (s.can_be_priced()) setup.choices.push_back({.index = i, .offer = s.offer, .device = s.device, .pricer = s.pricer.get(), .outside = !s.may_be_chosen()});
+      if (s.can_be_priced())
+        setup.choices.push_back({.index = i,
+                                 .offer = s.offer,
+                                 .device = s.device,
+                                 .pricer = s.pricer.get(),
+                                 .outside = !s.may_be_chosen()});
     }
-    const bool searched = std::any_of(setup.choices.begin(), setup.choices.end(), [](const Choice& c) { return c.offer->plans.empty(); });
+    const bool searched =
+        std::any_of(setup.choices.begin(), setup.choices.end(), [](const Choice& c) { return c.offer->plans.empty(); });
     if (searched && job.global_batch_sequences == 0 && !job.global_batch_tokens)
-      throw Error("missing_key", options.job_where + "/global_batch_sequences", "is missing, and plans are searched for it", "add \"global_batch_sequences\" (or \"global_batch_tokens\")");
+      throw Error("missing_key", options.job_where + "/global_batch_sequences",
+                  "is missing, and plans are searched for it",
+                  "add \"global_batch_sequences\" (or \"global_batch_tokens\")");
     outcome = search::search(job, *model, duration, setup.choices, bounds, options.calibration);
     d.cells = static_cast<std::int64_t>(outcome.cells);
     for (size_t i = 0; i < setup.choices.size(); ++i) setup.result_of[setup.choices[i].index] = &outcome.offers[i];
@@ -293,7 +323,8 @@ Decision decide(const job::Job& stated, const std::vector<pricing::Offer>& offer
   for (size_t i = 0; i < setup.standings.size(); ++i) {
     const auto& s = setup.standings[i];
     if (!s.may_be_chosen()) d.rejected.push_back(rejected_by_rule(s, setup.result_of[i], context));
-    else if (setup.result_of[i] && !setup.result_of[i]->best) d.rejected.push_back(rejected_by_search(s, *setup.result_of[i], context));
+    else if (setup.result_of[i] && !setup.result_of[i]->best)
+      d.rejected.push_back(rejected_by_search(s, *setup.result_of[i], context));
   }
   return d;
 }

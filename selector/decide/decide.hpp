@@ -27,7 +27,7 @@ struct Limits {
   std::vector<std::string> pins;
   std::optional<double> deadline_seconds;
   std::optional<job::Money> max_cost;
-  std::string currency;                        // "" = that of max_cost, else Options::default_currency
+  std::string currency;  // "" = that of max_cost, else Options::default_currency
 };
 
 struct Options {
@@ -35,22 +35,23 @@ struct Options {
   const pricing::Rates* rates = nullptr;          // nullptr = the shipped ones
   pricing::PriceMaxAge price_max_age;
   const timing::Calibration* calibration = nullptr;  // by which the device "cpu" is timed; nullptr = none
-  search::ModelCache* models = nullptr;        // kept between calls; nullptr = read the model anew
+  search::ModelCache* models = nullptr;              // kept between calls; nullptr = read the model anew
   std::string default_currency = "EUR";
-  std::string as_family;                       // --as
-  std::string job_where;                       // JSON pointer of the job, for errors: "" or "/job"
+  std::string as_family;  // --as
+  std::string job_where;  // JSON pointer of the job, for errors: "" or "/job"
   double tie_percent = 5;
   int top = 10;
   bool allow_unsure = false;
-  std::vector<std::string> gpus;               // --gpu: only these (keys, aliases or Slurm types); empty = any
-  std::optional<std::int64_t> max_nodes;       // --max-nodes
+  std::vector<std::string> gpus;          // --gpu: only these (keys, aliases or Slurm types); empty = any
+  std::optional<std::int64_t> max_nodes;  // --max-nodes
 };
 
 // {"pins": [...], "deadline": "12h", "max_cost": ..., "currency": "EUR"}
 Limits parse_limits(const nlohmann::json& object, const std::string& where);
 
-// Throws Error for what is wrong with the job, the model or an offer's plan; an offer that cannot be chosen is a Rejection.
-// `now`: Unix seconds by which prices age and certificates end.
-Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now, const Options& options = {});
+// Throws Error for what is wrong with the job, the model or an offer's plan; an offer that cannot be chosen is a
+// Rejection. `now`: Unix seconds by which prices age and certificates end.
+Decision decide(const job::Job& job, const std::vector<pricing::Offer>& offers, const Limits& limits, std::int64_t now,
+                const Options& options = {});
 
 }  // namespace shardfit::decide

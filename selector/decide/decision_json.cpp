@@ -28,7 +28,8 @@ nlohmann::ordered_json to_json(const Candidate& c) {
   if (!c.memory_why.empty()) o["memory_why"] = c.memory_why;
   o["cost"] = pricing::to_json(c.cost);
   if (c.price) {
-    o["price"] = Ordered{{"amount", c.price->amount}, {"currency", c.price->currency}, {"per", c.price->per}, {"kind", c.price->kind}, {"as_of", c.price->as_of}, {"source", c.price->source}};
+    o["price"] = Ordered{{"amount", c.price->amount}, {"currency", c.price->currency}, {"per", c.price->per},
+                         {"kind", c.price->kind},     {"as_of", c.price->as_of},       {"source", c.price->source}};
     o["offer_gpus_per_node"] = c.offer_gpus_per_node;
   }
   o["seconds"] = c.plan ? finite_or_null(c.seconds) : Ordered(nullptr);
@@ -47,13 +48,23 @@ nlohmann::ordered_json to_json(const Decision& d) {
   o["confidence"] = d.confidence ? finite_or_null(*d.confidence) : Ordered(nullptr);
   o["runner_up"] = nullptr;
   if (d.runner_up)
-    o["runner_up"] = Ordered{{"offer", d.runner_up->offer}, {"cost", d.runner_up->cost ? Ordered(*d.runner_up->cost) : Ordered(nullptr)}, {"seconds", finite_or_null(d.runner_up->seconds)}, {"why", d.runner_up->why}};
+    o["runner_up"] = Ordered{{"offer", d.runner_up->offer},
+                             {"cost", d.runner_up->cost ? Ordered(*d.runner_up->cost) : Ordered(nullptr)},
+                             {"seconds", finite_or_null(d.runner_up->seconds)},
+                             {"why", d.runner_up->why}};
   o["candidates"] = Ordered::array();
   for (const auto& c : d.candidates) o["candidates"].push_back(to_json(c));
   o["rejected"] = Ordered::array();
-  for (const auto& r : d.rejected) o["rejected"].push_back(Ordered{{"offer", r.offer}, {"region", r.region}, {"rule", r.rule}, {"reason", r.reason}, {"nearest", r.nearest}});
+  for (const auto& r : d.rejected)
+    o["rejected"].push_back(Ordered{
+        {"offer", r.offer}, {"region", r.region}, {"rule", r.rule}, {"reason", r.reason}, {"nearest", r.nearest}});
   o["flips"] = Ordered::array();
-  for (const auto& f : d.flips) o["flips"].push_back(Ordered{{"what", f.what}, {"from", finite_or_null(f.from)}, {"to", finite_or_null(f.to)}, {"unit", f.unit}, {"then", f.then}});
+  for (const auto& f : d.flips)
+    o["flips"].push_back(Ordered{{"what", f.what},
+                                 {"from", finite_or_null(f.from)},
+                                 {"to", finite_or_null(f.to)},
+                                 {"unit", f.unit},
+                                 {"then", f.then}});
   o["currency"] = d.currency;
   o["pins"] = d.pins;
   o["assumed"] = d.assumed;

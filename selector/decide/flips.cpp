@@ -59,19 +59,23 @@ void step_flip(const FlipInput& in, std::vector<Flip>& out) {
     return pricer.quick(needs).value_or(0) - in.runner_up.cost;
   };
   if (const auto factor = crossing(1.0, 20.0, gain))
-    out.push_back({"step time of " + id_of(in, in.chosen), in.chosen.time.step, in.chosen.time.step * *factor, "s", id_of(in, in.runner_up)});
+    out.push_back({"step time of " + id_of(in, in.chosen), in.chosen.time.step, in.chosen.time.step * *factor, "s",
+                   id_of(in, in.runner_up)});
 }
 
 // Cost of a plan with its accumulation scaled to another global batch, or on a host with another optimizer rate.
-double cost_with(const FlipInput& in, const timing::Work& work, const Found& f, double batch_factor, std::optional<double> optimizer_rate) {
+double cost_with(const FlipInput& in, const timing::Work& work, const Found& f, double batch_factor,
+                 std::optional<double> optimizer_rate) {
   const auto& choice = choice_of(in, f);
   job::Plan plan = f.plan;
-  plan.gradient_accumulation = std::max<std::int64_t>(1, std::llround(static_cast<double>(plan.gradient_accumulation) * batch_factor));
+  plan.gradient_accumulation =
+      std::max<std::int64_t>(1, std::llround(static_cast<double>(plan.gradient_accumulation) * batch_factor));
   pricing::Host host = choice.offer->host;
   if (optimizer_rate) host.optimizer_gparams_per_s = *optimizer_rate;
   const auto time = timing::step_time(work, plan, *choice.device, &host, &choice.offer->interconnect, in.calibration);
   const auto steps = in.duration.steps_for(job::global_batch(plan), in.job.sequence_length);
-  return choice.pricer->quick(search::run_needs(in.job, plan, time, steps)).value_or(std::numeric_limits<double>::quiet_NaN());
+  return choice.pricer->quick(search::run_needs(in.job, plan, time, steps))
+      .value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
 void offload_flips(const FlipInput& in, std::vector<Flip>& out) {
@@ -84,21 +88,30 @@ void offload_flips(const FlipInput& in, std::vector<Flip>& out) {
     for (int k = 1; k <= 6; ++k)
       for (const bool more : {true, false}) {
         const double f = more ? std::ldexp(1.0, k) : std::ldexp(1.0, -k);
-        if (!more && static_cast<double>(std::min(in.chosen.plan.gradient_accumulation, in.runner_up.plan.gradient_accumulation)) * f < 1) continue;
-        if (factor == 1 && cost_with(in, *work, in.chosen, f, {}) > cost_with(in, *work, in.runner_up, f, {})) factor = f;
+        if (!more && static_cast<double>(
+                         std::min(in.chosen.plan.gradient_accumulation, in.runner_up.plan.gradient_accumulation)) *
+                             f <
+                         1)
+          continue;
+        if (factor == 1 && cost_with(in, *work, in.chosen, f, {}) > cost_with(in, *work, in.runner_up, f, {}))
+          factor = f;
       }
     if (factor != 1) out.push_back({"global batch", batch, batch * factor, "sequences", id_of(in, in.runner_up)});
   }
   const Found& slow = offloads(in.chosen) ? in.chosen : in.runner_up;
   if (!(slow.time.cpu_optimizer > 0)) return;
-  const double now = choice_of(in, slow).offer->host.optimizer_gparams_per_s.value_or(static_cast<double>(in.model.parameters()) / 1e9 / static_cast<double>(slow.plan.nodes) / slow.time.cpu_optimizer);
+  const double now = choice_of(in, slow).offer->host.optimizer_gparams_per_s.value_or(
+      static_cast<double>(in.model.parameters()) / 1e9 / static_cast<double>(slow.plan.nodes) /
+      slow.time.cpu_optimizer);
   const auto gain = [&](double rate) {
     const double mine = offloads(in.chosen) ? cost_with(in, *work, in.chosen, 1, rate) : in.chosen.cost;
     const double other = offloads(in.runner_up) ? cost_with(in, *work, in.runner_up, 1, rate) : in.runner_up.cost;
     return mine - other;
   };
   const bool both = offloads(in.chosen) && offloads(in.runner_up);
-  const auto to = both ? std::nullopt : offloads(in.chosen) ? crossing(now, now / 50, gain) : crossing(now, now * 50, gain);
+  const auto to = both                  ? std::nullopt
+                  : offloads(in.chosen) ? crossing(now, now / 50, gain)
+                                        : crossing(now, now * 50, gain);
   if (to) out.push_back({"host optimizer rate of " + id_of(in, slow), now, *to, "Gparam/s", id_of(in, in.runner_up)});
 }
 

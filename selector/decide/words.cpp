@@ -13,7 +13,8 @@ std::string money_words(double amount, const std::string& currency) {
   const double a = std::fabs(amount);
   if (a >= 10000) {
     std::string digits = fmt::format("{:.0f}", amount);
-    for (int i = static_cast<int>(digits.size()) - 3; i > (amount < 0 ? 1 : 0); i -= 3) digits.insert(static_cast<size_t>(i), ",");
+    for (int i = static_cast<int>(digits.size()) - 3; i > (amount < 0 ? 1 : 0); i -= 3)
+      digits.insert(static_cast<size_t>(i), ",");
     return digits + " " + currency;
   }
   if (a >= 1 || a == 0) return fmt::format("{:.2f} {}", amount, currency);
@@ -22,7 +23,9 @@ std::string money_words(double amount, const std::string& currency) {
 
 std::string percent_words(double ratio) {
   const double p = 100 * ratio;
-  return std::fabs(p) >= 9.5 ? fmt::format("{:.0f} %", p) : std::fabs(p) >= 0.95 ? fmt::format("{:.1f} %", p) : fmt::format("{:.2g} %", p);
+  return std::fabs(p) >= 9.5    ? fmt::format("{:.0f} %", p)
+         : std::fabs(p) >= 0.95 ? fmt::format("{:.1f} %", p)
+                                : fmt::format("{:.2g} %", p);
 }
 
 std::string plan_words(const job::Plan& p) {
@@ -40,7 +43,8 @@ std::string plan_words(const job::Plan& p) {
   if (p.expert_parallel > 1) s += fmt::format(", experts {}", p.expert_parallel);
   s += fmt::format(", micro batch {} x {}", p.micro_batch, p.gradient_accumulation);
   if (p.checkpointing.stated && p.checkpointing.kind != "none") {
-    s += p.checkpointing.every > 1 ? fmt::format(", checkpointing every {} blocks", p.checkpointing.every) : ", " + p.checkpointing.kind + " checkpointing";
+    s += p.checkpointing.every > 1 ? fmt::format(", checkpointing every {} blocks", p.checkpointing.every)
+                                   : ", " + p.checkpointing.kind + " checkpointing";
   }
   std::vector<std::string> cpu, nvme;
   const auto add = [&](job::Place place, const char* what) {

@@ -1,8 +1,8 @@
 #include "selector/hardware/device.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
-#include <fmt/format.h>
 
 #include "embedded/hardware_json.hpp"
 #include "regions/base/error.hpp"
@@ -67,7 +67,8 @@ bool holds(const std::vector<std::string>& names, const std::string& name) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& n) { return folded(n) == name; });
 }
 
-// Every device that `name` may mean: a key or alias is exact and wins over Slurm types, which several devices may share.
+// Every device that `name` may mean: a key or alias is exact and wins over Slurm types, which several devices may
+// share.
 std::vector<const Device*> matches(std::string_view spoken) {
   const std::string name = folded(spoken);
   std::vector<const Device*> found;
@@ -106,7 +107,8 @@ const Device& find_device(std::string_view name, const std::string& where) {
   if (found.size() > 1) {
     std::vector<std::string> candidates;
     for (const Device* d : found) candidates.push_back(d->key);
-    throw Error("ambiguous_gpu", where, fmt::format("the GPU name \"{}\" may mean {}", name, join(candidates, ", ")), "name one of these");
+    throw Error("ambiguous_gpu", where, fmt::format("the GPU name \"{}\" may mean {}", name, join(candidates, ", ")),
+                "name one of these");
   }
   std::vector<std::string> known, keys;
   for (const Device& d : devices()) {
@@ -119,7 +121,8 @@ const Device& find_device(std::string_view name, const std::string& where) {
     std::vector<std::string> meant;  // a name that several devices share is no remedy
     for (const Device* d : matches(*near)) meant.push_back(d->key);
     throw Error("unknown_gpu", where, fmt::format("unknown GPU \"{}\"", name),
-                meant.size() == 1 ? fmt::format("did you mean \"{}\"?", *near) : "did you mean one of " + join(meant, ", ") + "?");
+                meant.size() == 1 ? fmt::format("did you mean \"{}\"?", *near)
+                                  : "did you mean one of " + join(meant, ", ") + "?");
   }
   throw Error("unknown_gpu", where, fmt::format("unknown GPU \"{}\"", name), "known ones: " + join(keys, ", "));
 }

@@ -22,7 +22,9 @@ Ordered time_json(const TimeEstimate& t) {
                {"tokens_per_second_per_gpu", finite_or_null(t.tokens_per_second_per_gpu)},
                {"bound_by", t.bound_by}};
   Ordered parts = Ordered::object();
-  for (const char* name : {"compute", "communication_exposed", "pcie_exposed", "cpu_optimizer", "nvme_exposed", "input"}) parts[name] = 0.0;
+  for (const char* name :
+       {"compute", "communication_exposed", "pcie_exposed", "cpu_optimizer", "nvme_exposed", "input"})
+    parts[name] = 0.0;
   for (const auto& [name, seconds] : t.parts) parts[name] = finite_or_null(seconds);
   o["parts"] = std::move(parts);
   return o;
@@ -36,7 +38,8 @@ nlohmann::ordered_json to_json(const Estimate& e) {
   memory["device_peak_high"] = e.memory.device_peak_high;
   memory["phase"] = e.memory.phase;
   memory["terms"] = Ordered::array();
-  for (const auto& term : e.memory.terms) memory["terms"].push_back(Ordered{{"name", term.name}, {"bytes", term.bytes}});
+  for (const auto& term : e.memory.terms)
+    memory["terms"].push_back(Ordered{{"name", term.name}, {"bytes", term.bytes}});
   memory["by_stage"] = Ordered::array();
   for (const auto& stage : e.memory.by_stage) memory["by_stage"].push_back(peaks_json(stage));
   memory["host"] = e.memory.host;

@@ -13,8 +13,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// DeepSpeed 0.19's configuration, and older names that its users still carry (docs of DeepSpeed, deepspeed/runtime/zero/config.py).
+// DeepSpeed 0.19's configuration, and older names that its users still carry (docs of DeepSpeed,
+// deepspeed/runtime/zero/config.py).
 const std::map<std::string, Words>& deepspeed_keys() {
+  // clang-format off
   static const std::map<std::string, Words> keys = {
       {"",
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op",
@@ -46,11 +48,13 @@ const std::map<std::string, Words>& deepspeed_keys() {
       {"activation_checkpointing",
        {"partition_activations", "cpu_checkpointing", "contiguous_memory_optimization", "synchronize_checkpoint_boundary", "profile", "number_checkpoints"}},
   };
+  // clang-format on
   return keys;
 }
 
 // torch.distributed.fsdp (1 and 2), accelerate's and torchtitan's spelling of the same.
 const Words& fsdp_keys() {
+  // clang-format off
   static const Words keys = {"sharding_strategy", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch",
                              "limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "offload_params", "cpu_offload", "mixed_precision", "mixed_precision_policy",
                              "state_dict_type", "activation_checkpointing", "custom_sharded_layers", "enable_async_tensor_parallel", "enable_fsdp_float8_all_gather", "ignored_modules",
@@ -58,10 +62,12 @@ const Words& fsdp_keys() {
                              "keep_low_precision_grads", "data_parallel_shard_degree", "data_parallel_replicate_degree", "flatten_parameters", "bucket_cap_mb", "load_monolith_rank0_only",
                              "activation_checkpointing_reentrant", "activation_cpu_offload", "verbose", "gradient_as_bucket_view", "find_unused_parameters", "static_graph", "broadcast_buffers",
                              "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "unshard_in_backward", "share_comm_ctx", "te_checkpoint_wrapper", "te_shard_fp8_weight"};
+  // clang-format on
   return keys;
 }
 
 const Words& megatron_keys() {
+  // clang-format off
   static const Words keys = {
       "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "expert-model-parallel-size", "expert-tensor-parallel-size", "sequence-parallel",
       "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size", "pipeline-model-parallel-layout",
@@ -78,18 +84,23 @@ const Words& megatron_keys() {
       "fp8-format", "fp8-recipe", "fp8-param-gather", "fp8-margin", "first-last-layers-bf16", "fp4-format", "micro-batch-size", "global-batch-size", "use-megatron-fsdp", "data-parallel-sharding-strategy",
       "num-distributed-optimizer-instances", "enable-cuda-graph", "cuda-graph-impl", "cuda-graph-scope", "external-cuda-graph", "te-rng-tracker", "empty-unused-memory-level", "manual-gc", "mtp-num-layers",
       "cp-comm-type", "hierarchical-context-parallel-sizes", "calculate-per-token-loss", "nccl-ub", "use-tp-pp-dp-mapping", "deterministic-mode", "log-throughput"};
+  // clang-format on
   return keys;
 }
 
-void warn_unknown(std::vector<std::string>& warnings, const Json& object, const Words& known, const std::string& where) {
+void warn_unknown(std::vector<std::string>& warnings, const Json& object, const Words& known,
+                  const std::string& where) {
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const auto near = nearest(key, known);
-    warnings.push_back(where + "/" + key + ": unknown key \"" + key.substr(0, 80) + "\" has no effect" + (near ? "; did you mean \"" + *near + "\"?" : ""));
+    warnings.push_back(where + "/" + key + ": unknown key \"" + key.substr(0, 80) + "\" has no effect" +
+                       (near ? "; did you mean \"" + *near + "\"?" : ""));
   }
 }
 
-bool is_auto(const Json* value) { return value && value->is_string() && value->get_ref<const std::string&>() == "auto"; }
+bool is_auto(const Json* value) {
+  return value && value->is_string() && value->get_ref<const std::string&>() == "auto";
+}
 
 // The value under `key`, or nullptr when absent, null or "auto".
 const Json* stated(ObjectReader& r, const char* key) {
@@ -97,7 +108,8 @@ const Json* stated(ObjectReader& r, const char* key) {
   return is_auto(v) ? nullptr : v;
 }
 
-std::optional<std::int64_t> whole(ObjectReader& r, const char* key, std::int64_t least = 0, std::int64_t most = std::int64_t{1} << 50) {
+std::optional<std::int64_t> whole(ObjectReader& r, const char* key, std::int64_t least = 0,
+                                  std::int64_t most = std::int64_t{1} << 50) {
   return stated(r, key) ? r.integer(key, least, most) : std::nullopt;
 }
 std::optional<bool> flag(ObjectReader& r, const char* key) { return stated(r, key) ? r.boolean(key) : std::nullopt; }
@@ -108,15 +120,19 @@ std::optional<Place> device(ObjectReader& r) {
   return word == "cpu" ? Place::kCpu : word == "nvme" ? Place::kNvme : Place::kNone;
 }
 
-Error contradiction(const std::string& where, const std::string& message, const std::string& remedy) { return {"conflict", where, message, remedy}; }
+Error contradiction(const std::string& where, const std::string& message, const std::string& remedy) {
+  return {"conflict", where, message, remedy};
+}
 
 int apply_deepspeed(Plan& plan, const std::string& where) {
   if (plan.deepspeed.empty()) return -1;
   ObjectReader top(plan.deepspeed, where);
   for (const auto& [path, words] : deepspeed_keys()) {
     const Json* object = &plan.deepspeed;
-    for (const auto& step : path.empty() ? Words{} : split(path, '/')) object = object && object->is_object() && object->contains(step) ? &object->at(step) : nullptr;
-    if (object && object->is_object()) warn_unknown(plan.warnings, *object, words, path.empty() ? where : where + "/" + path);
+    for (const auto& step : path.empty() ? Words{} : split(path, '/'))
+      object = object && object->is_object() && object->contains(step) ? &object->at(step) : nullptr;
+    if (object && object->is_object())
+      warn_unknown(plan.warnings, *object, words, path.empty() ? where : where + "/" + path);
   }
   if (const auto n = whole(top, "train_micro_batch_size_per_gpu", 1, 1 << 24)) plan.micro_batch = *n;
   if (const auto n = whole(top, "gradient_accumulation_steps", 1, 1 << 24)) plan.gradient_accumulation = *n;
@@ -125,13 +141,18 @@ int apply_deepspeed(Plan& plan, const std::string& where) {
   if (!zero_object) return -1;
   ObjectReader zero(*zero_object, top.at("zero_optimization"));
   const auto stage = whole(zero, "stage", 0, 3);
-  for (const char* key : {"reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "stage3_prefetch_bucket_size", "prefetch_bucket_size", "stage3_param_persistence_threshold",
-                          "param_persistence_threshold", "stage3_max_live_parameters", "max_live_parameters", "stage3_max_reuse_distance", "max_reuse_distance", "stage3_module_granularity_threshold"})
+  for (const char* key : {"reduce_bucket_size", "allgather_bucket_size", "sub_group_size",
+                          "stage3_prefetch_bucket_size", "prefetch_bucket_size", "stage3_param_persistence_threshold",
+                          "param_persistence_threshold", "stage3_max_live_parameters", "max_live_parameters",
+                          "stage3_max_reuse_distance", "max_reuse_distance", "stage3_module_granularity_threshold"})
     (void)whole(zero, key);
-  for (const char* key : {"stage3_model_persistence_threshold", "model_persistence_threshold"})  // DeepSpeed's default is the largest integer
+  for (const char* key : {"stage3_model_persistence_threshold",
+                          "model_persistence_threshold"})  // DeepSpeed's default is the largest integer
     if (stated(zero, key)) (void)zero.number(key, 0, 1e19);
   (void)whole(zero, "zero_hpz_partition_size", 1, 1 << 20);
-  for (const char* key : {"contiguous_gradients", "reduce_scatter", "overlap_comm", "round_robin_gradients", "memory_efficient_linear"}) (void)flag(zero, key);
+  for (const char* key :
+       {"contiguous_gradients", "reduce_scatter", "overlap_comm", "round_robin_gradients", "memory_efficient_linear"})
+    (void)flag(zero, key);
   const int effective = static_cast<int>(stage.value_or(plan.sharding.stage));
   if (const Json* section = stated(zero, "offload_param")) {
     ObjectReader r(*section, zero.at("offload_param"));
@@ -140,7 +161,8 @@ int apply_deepspeed(Plan& plan, const std::string& where) {
     if (const auto pin = flag(r, "pin_memory")) plan.offload.pin = *pin;
     for (const char* key : {"buffer_count", "buffer_size", "max_in_cpu"}) (void)whole(r, key);
     if (effective < 3 && plan.offload.parameters != Place::kNone)
-      throw contradiction(r.at("device"), "offload_param needs stage 3, and the stage is " + std::to_string(effective), "set stage 3 or remove offload_param");
+      throw contradiction(r.at("device"), "offload_param needs stage 3, and the stage is " + std::to_string(effective),
+                          "set stage 3 or remove offload_param");
   }
   if (const Json* section = stated(zero, "offload_optimizer")) {
     ObjectReader r(*section, zero.at("offload_optimizer"));
@@ -155,7 +177,9 @@ int apply_deepspeed(Plan& plan, const std::string& where) {
     if (stated(r, "ratio")) {
       plan.offload.optimizer_fraction = *r.number("ratio", 0, 1);
       if (plan.offload.optimizer_fraction < 1 && effective < 3)
-        throw contradiction(r.at("ratio"), "a ratio below 1 needs stage 3, and the stage is " + std::to_string(effective), "set stage 3 or ratio 1.0");
+        throw contradiction(r.at("ratio"),
+                            "a ratio below 1 needs stage 3, and the stage is " + std::to_string(effective),
+                            "set stage 3 or ratio 1.0");
     }
   }
   return stage ? static_cast<int>(*stage) : -1;
@@ -174,24 +198,35 @@ int apply_fsdp(Plan& plan, const std::string& where) {
   int stage = -1;
   if (const auto key = either("sharding_strategy"); const Json* v = stated(r, key.c_str())) {
     const std::string word = v->is_string() ? v->get<std::string>() : brief(*v);
-    const std::map<std::string, std::pair<int, bool>> strategies = {{"FULL_SHARD", {3, true}},  {"1", {3, true}},  {"SHARD_GRAD_OP", {3, false}}, {"2", {3, false}}, {"NO_SHARD", {0, false}}, {"3", {0, false}},
-                                                                    {"HYBRID_SHARD", {3, true}}, {"4", {3, true}}, {"HYBRID_SHARD_ZERO2", {3, false}}, {"5", {3, false}}, {"_HYBRID_SHARD_ZERO2", {3, false}}};
+    const std::map<std::string, std::pair<int, bool>> strategies = {
+        {"FULL_SHARD", {3, true}},          {"1", {3, true}},  {"SHARD_GRAD_OP", {3, false}},      {"2", {3, false}},
+        {"NO_SHARD", {0, false}},           {"3", {0, false}}, {"HYBRID_SHARD", {3, true}},        {"4", {3, true}},
+        {"HYBRID_SHARD_ZERO2", {3, false}}, {"5", {3, false}}, {"_HYBRID_SHARD_ZERO2", {3, false}}};
     const auto it = strategies.find(word);
     if (it == strategies.end())
-      throw Error("unknown_word", r.at(key), brief(*v) + " is not known here", "Known: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2");
+      throw Error("unknown_word", r.at(key), brief(*v) + " is not known here",
+                  "Known: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2");
     stage = it->second.first;
-    if (stage == 3 && !(it->second.second && plan.sharding.reshard_stated && plan.sharding.reshard_after_forward != Sharding::Reshard::kFalse)) {
+    if (stage == 3 && !(it->second.second && plan.sharding.reshard_stated &&
+                        plan.sharding.reshard_after_forward != Sharding::Reshard::kFalse)) {
       plan.sharding.reshard_after_forward = it->second.second ? Sharding::Reshard::kTrue : Sharding::Reshard::kFalse;
       plan.sharding.reshard_stated = true;
     }
   }
   if (const auto key = either("reshard_after_forward"); const Json* v = stated(r, key.c_str())) {
     plan.sharding.reshard_stated = true;
-    if (v->is_boolean()) plan.sharding.reshard_after_forward = v->get<bool>() ? Sharding::Reshard::kTrue : Sharding::Reshard::kFalse;
-    else if (v->is_number()) plan.sharding.reshard_after_forward = Sharding::Reshard::kOver, plan.sharding.reshard_over = *r.integer(key, 1, 1 << 20);
+    if (v->is_boolean())
+      plan.sharding.reshard_after_forward = v->get<bool>() ? Sharding::Reshard::kTrue : Sharding::Reshard::kFalse;
+    else if (v->is_number())
+      plan.sharding.reshard_after_forward = Sharding::Reshard::kOver,
+      plan.sharding.reshard_over = *r.integer(key, 1, 1 << 20);
     else if (v->is_string() && (*v == "always" || *v == "never" || *v == "default"))
-      plan.sharding.reshard_after_forward = *v == "always" ? Sharding::Reshard::kAlways : *v == "never" ? Sharding::Reshard::kFalse : Sharding::Reshard::kTrue;
-    else throw Error("wrong_type", r.at(key), "true, false, \"always\", \"never\" or a number of ranks is needed, not " + brief(*v));
+      plan.sharding.reshard_after_forward = *v == "always"  ? Sharding::Reshard::kAlways
+                                            : *v == "never" ? Sharding::Reshard::kFalse
+                                                            : Sharding::Reshard::kTrue;
+    else
+      throw Error("wrong_type", r.at(key),
+                  "true, false, \"always\", \"never\" or a number of ranks is needed, not " + brief(*v));
   }
   for (const char* name : {"offload_params", "cpu_offload"})
     if (const auto key = either(name); const Json* v = stated(r, key.c_str())) {
@@ -204,7 +239,8 @@ int apply_fsdp(Plan& plan, const std::string& where) {
       }
       plan.offload.parameters = plan.offload.gradients = plan.offload.optimizer = on ? Place::kCpu : Place::kNone;
     }
-  if (const auto key = either("limit_all_gathers"); stated(r, key.c_str())) plan.schedule.limit_gathers = r.boolean(key);
+  if (const auto key = either("limit_all_gathers"); stated(r, key.c_str()))
+    plan.schedule.limit_gathers = r.boolean(key);
   if (const auto key = either("min_num_params"); stated(r, key.c_str())) (void)whole(r, key.c_str());
   if (const auto key = either("bucket_cap_mb"); stated(r, key.c_str())) (void)r.number(key, 0, 1e9);
   return stage;
@@ -221,7 +257,8 @@ void apply_megatron(Plan& plan, const std::string& where) {
   warn_unknown(plan.warnings, dashed, megatron_keys(), where);
   ObjectReader r(dashed, where);
   for (const auto& key : megatron_keys())
-    if (const Json* v = stated(r, key.c_str()); v && v->is_number() && (v->get<double>() < 0 || v->get<double>() > 1e15))
+    if (const Json* v = stated(r, key.c_str());
+        v && v->is_number() && (v->get<double>() < 0 || v->get<double>() > 1e15))
       throw Error("out_of_range", r.at(key), brief(*v) + " is out of range", "it must be at least 0 and at most 1e15");
   if (const auto n = whole(r, "tensor-model-parallel-size", 1, 1 << 20)) plan.tensor_parallel = *n;
   if (const auto n = whole(r, "pipeline-model-parallel-size", 1, 1 << 20)) plan.pipeline.degree = *n;

@@ -15,8 +15,8 @@ namespace shardfit::job {
 namespace {
 
 // Limits above which a value is a slip of the pen: they keep every product of sizes inside 63 bits.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 50, kMostSequence = std::int64_t{1} << 27, kMostBatch = std::int64_t{1} << 30,
-                       kMostSteps = std::int64_t{1} << 40;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 50, kMostSequence = std::int64_t{1} << 27,
+                       kMostBatch = std::int64_t{1} << 30, kMostSteps = std::int64_t{1} << 40;
 
 std::optional<DType> dtype(ObjectReader& r, std::string_view key, const std::vector<std::string>& allowed) {
   const auto word = r.one_of(key, allowed);
@@ -28,7 +28,8 @@ std::vector<std::string> words_of(ObjectReader& r, std::string_view key) {
   auto list = r.strings(key).value_or(std::vector<std::string>{});
   for (size_t i = 0; i < list.size(); ++i)
     if (trim(list[i]).empty())
-      throw Error("out_of_range", r.at(key) + "/" + std::to_string(i), "an empty name", "write a name or leave the entry out");
+      throw Error("out_of_range", r.at(key) + "/" + std::to_string(i), "an empty name",
+                  "write a name or leave the entry out");
   return list;
 }
 
@@ -37,8 +38,9 @@ Method parse_method(const Json& value, const std::string& where) {
   if (value.is_string()) {
     const auto word = value.get<std::string>();
     if (word == "full") return m;
-    throw Error("unknown_word", where, "\"" + word.substr(0, 60) + "\" is not a method by name",
-                "write \"full\" or an object such as {\"kind\": \"lora\", \"rank\": 16, \"targets\": [\"q_proj\", \"v_proj\"]}");
+    throw Error(
+        "unknown_word", where, "\"" + word.substr(0, 60) + "\" is not a method by name",
+        "write \"full\" or an object such as {\"kind\": \"lora\", \"rank\": 16, \"targets\": [\"q_proj\", \"v_proj\"]}");
   }
   ObjectReader r(value, where);
   const auto kind = r.one_of("kind", {"full", "lora", "qlora", "ia3", "partial"});
@@ -66,14 +68,15 @@ Method parse_method(const Json& value, const std::string& where) {
     m.kind = MethodKind::kPartial;
     m.trainable = words_of(r, "trainable");
     if (m.trainable.empty())
-      throw Error("missing_key", r.at("trainable"), "names no parameter to train", "list parameter names or module prefixes, or use \"method\": \"full\"");
+      throw Error("missing_key", r.at("trainable"), "names no parameter to train",
+                  "list parameter names or module prefixes, or use \"method\": \"full\"");
   }
   r.finish();
   return m;
 }
 
-// The short names' meaning. Engines that hold 16-bit parameters beside an fp32 master do so under "-mixed" too; what the name leaves
-// to the engine (the format of gradients) stays unstated.
+// The short names' meaning. Engines that hold 16-bit parameters beside an fp32 master do so under "-mixed" too; what
+// the name leaves to the engine (the format of gradients) stays unstated.
 Precision named_precision(const std::string& name, const std::string& framework, const std::string& where) {
   Precision p;
   p.name = name;
@@ -93,8 +96,9 @@ Precision named_precision(const std::string& name, const std::string& framework,
   } else {
     const std::vector<std::string> known = {"fp32", "bf16-mixed", "fp16-mixed", "bf16"};
     const auto near = nearest(name, known);
-    throw Error("unknown_word", where, "\"" + name.substr(0, 60) + "\" is not a precision",
-                (near ? "did you mean \"" + *near + "\"? " : std::string()) + "Known: " + join(known, ", ") + ", or an object");
+    throw Error(
+        "unknown_word", where, "\"" + name.substr(0, 60) + "\" is not a precision",
+        (near ? "did you mean \"" + *near + "\"? " : std::string()) + "Known: " + join(known, ", ") + ", or an object");
   }
   return p;
 }
@@ -148,7 +152,8 @@ Loss parse_loss(const Json& value, const std::string& where) {
 Framework parse_framework(const Json& value, const std::string& where) {
   Framework f;
   ObjectReader r(value, where);
-  f.name = r.one_of("name", {"shardfit", "fsdp2", "fsdp1", "deepspeed", "ddp", "megatron", "other"}).value_or("shardfit");
+  f.name =
+      r.one_of("name", {"shardfit", "fsdp2", "fsdp1", "deepspeed", "ddp", "megatron", "other"}).value_or("shardfit");
   f.version = r.string("version").value_or("");
   f.trainer = r.string("trainer").value_or("");
   f.trainer_version = r.string("trainer_version").value_or("");
@@ -162,18 +167,21 @@ Train parse_train(const Json& value, const std::string& where) {
   ObjectReader r(value, where);
   const auto positive = [&](std::string_view key, double fallback) {
     const auto v = r.number(key);
-    if (v && *v <= 0) throw Error("out_of_range", r.at(key), brief(*r.get(key)) + " is out of range", "it must be above 0");
+    if (v && *v <= 0)
+      throw Error("out_of_range", r.at(key), brief(*r.get(key)) + " is out of range", "it must be above 0");
     return v.value_or(fallback);
   };
   t.learning_rate = positive("learning_rate", t.learning_rate);
   t.adam_epsilon = positive("adam_epsilon", t.adam_epsilon);
-  t.lr_scheduler_type = r.one_of("lr_scheduler_type", {"cosine", "linear", "constant", "wsd"}).value_or(t.lr_scheduler_type);
+  t.lr_scheduler_type =
+      r.one_of("lr_scheduler_type", {"cosine", "linear", "constant", "wsd"}).value_or(t.lr_scheduler_type);
   t.warmup_steps = r.integer("warmup_steps", 0, kMostSteps).value_or(t.warmup_steps);
   t.weight_decay = r.number("weight_decay", 0, 1e6).value_or(t.weight_decay);
   t.adam_beta1 = r.number("adam_beta1", 0, 1).value_or(t.adam_beta1);
   t.adam_beta2 = r.number("adam_beta2", 0, 1).value_or(t.adam_beta2);
   for (const char* key : {"adam_beta1", "adam_beta2"})
-    if (const Json* v = r.get(key); v && v->get<double>() >= 1) throw Error("out_of_range", r.at(key), brief(*v) + " is out of range", "it must be below 1");
+    if (const Json* v = r.get(key); v && v->get<double>() >= 1)
+      throw Error("out_of_range", r.at(key), brief(*v) + " is out of range", "it must be below 1");
   t.max_grad_norm = r.number("max_grad_norm", 0).value_or(t.max_grad_norm);
   t.seed = r.integer("seed", 0).value_or(t.seed);
   t.min_lr_ratio = r.number("min_lr_ratio", 0, 1).value_or(t.min_lr_ratio);
@@ -195,7 +203,8 @@ Train parse_train(const Json& value, const std::string& where) {
   t.init = r.one_of("init", {"pretrained", "random"}).value_or(t.init);
   t.log_sample_ids = r.boolean("log_sample_ids").value_or(t.log_sample_ids);
   t.dropout = r.number("dropout", 0, 1);
-  if (t.dropout && *t.dropout >= 1) throw Error("out_of_range", r.at("dropout"), "a dropout of 1 drops everything", "it must be below 1");
+  if (t.dropout && *t.dropout >= 1)
+    throw Error("out_of_range", r.at("dropout"), "a dropout of 1 drops everything", "it must be below 1");
   r.finish();
   return t;
 }
@@ -220,9 +229,11 @@ void parse_duration_object(Job& job, const Json& value, const std::string& where
   job.duration_steps = r.integer("steps", 1, kMostSteps);
   job.duration_epochs = r.number("epochs", 0, 1e9);
   r.finish();
-  const int stated = int(job.duration_tokens.has_value()) + int(job.duration_steps.has_value()) + int(job.duration_epochs.has_value());
+  const int stated =
+      int(job.duration_tokens.has_value()) + int(job.duration_steps.has_value()) + int(job.duration_epochs.has_value());
   if (stated != 1)
-    throw Error(stated ? "conflict" : "missing_key", where, stated ? "more than one of tokens, steps and epochs is stated" : "states no length",
+    throw Error(stated ? "conflict" : "missing_key", where,
+                stated ? "more than one of tokens, steps and epochs is stated" : "states no length",
                 "keep one of tokens, steps, epochs");
   if (job.duration_epochs && *job.duration_epochs <= 0)
     throw Error("out_of_range", r.at("epochs"), "0 is out of range", "it must be above 0");
@@ -252,7 +263,8 @@ Job parse_job(const Json& object, const std::string& base_dir, const std::string
     ObjectReader places(*v, r.at("locations"));
     for (const char* key : {"data", "checkpoints", "registry"})
       if (const auto place = places.string(key)) {
-        if (trim(*place).empty()) throw Error("out_of_range", places.at(key), "is empty", "write a country code or a region id");
+        if (trim(*place).empty())
+          throw Error("out_of_range", places.at(key), "is empty", "write a country code or a region id");
         job.locations[key] = *place;
       }
     places.finish();
@@ -265,7 +277,8 @@ Job parse_job(const Json& object, const std::string& base_dir, const std::string
   job.global_batch_sequences = r.integer("global_batch_sequences", 1, kMostBatch).value_or(0);
   job.global_batch_tokens = r.integer("global_batch_tokens", 1, kMostTokens);
   if (job.global_batch_sequences && job.global_batch_tokens)
-    throw Error("conflict", r.at("global_batch_tokens"), "global_batch_sequences and global_batch_tokens are both stated", "keep one of them");
+    throw Error("conflict", r.at("global_batch_tokens"),
+                "global_batch_sequences and global_batch_tokens are both stated", "keep one of them");
   if (const Json* v = r.get("precision")) job.precision = parse_precision(*v, job.framework.name, r.at("precision"));
   else job.precision = named_precision("bf16-mixed", job.framework.name, r.at("precision"));
   if (const Json* v = r.get("optimizer")) job.optimizer = parse_optimizer(*v, r.at("optimizer"));
@@ -276,7 +289,8 @@ Job parse_job(const Json& object, const std::string& base_dir, const std::string
     for (size_t i = 0; i < kernels->size(); ++i)
       if (std::find(known.begin(), known.end(), (*kernels)[i]) == known.end()) {
         const auto near = nearest((*kernels)[i], known);
-        throw Error("unknown_word", r.at("fused_kernels") + "/" + std::to_string(i), "\"" + (*kernels)[i].substr(0, 60) + "\" is not known here",
+        throw Error("unknown_word", r.at("fused_kernels") + "/" + std::to_string(i),
+                    "\"" + (*kernels)[i].substr(0, 60) + "\" is not known here",
                     (near ? "did you mean \"" + *near + "\"? " : std::string()) + "Known: " + join(known, ", "));
       }
     job.fused_kernels = std::move(*kernels);
@@ -295,15 +309,18 @@ Job parse_job(const Json& object, const std::string& base_dir, const std::string
   job.pins = words_of(r, "pins");
   r.finish();
   if (job.duration_epochs && !job.data)
-    throw Error("missing_key", r.at("data"), "is missing, and the duration counts epochs of it", "add \"data\", or state the duration in tokens or steps");
+    throw Error("missing_key", r.at("data"), "is missing, and the duration counts epochs of it",
+                "add \"data\", or state the duration in tokens or steps");
   return job;
 }
 
 void require_estimable(const Job& job, const std::string& where) {
   if (job.model.empty())
-    throw Error("missing_key", where + "/model", "is missing", "add \"model\": a Hugging Face folder or its config.json");
+    throw Error("missing_key", where + "/model", "is missing",
+                "add \"model\": a Hugging Face folder or its config.json");
   if (job.sequence_length == 0)
-    throw Error("missing_key", where + "/sequence_length", "is missing", "add \"sequence_length\" in tokens, e.g. 4096");
+    throw Error("missing_key", where + "/sequence_length", "is missing",
+                "add \"sequence_length\" in tokens, e.g. 4096");
 }
 
 Job read_job(const std::string& file) {

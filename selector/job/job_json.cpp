@@ -13,18 +13,27 @@ template <class T>
 Ordered or_null(const std::optional<T>& value) {
   return value ? Ordered(*value) : Ordered(nullptr);
 }
-Ordered or_null(const std::optional<DType>& value) { return value ? Ordered(std::string(name_of(*value))) : Ordered(nullptr); }
+Ordered or_null(const std::optional<DType>& value) {
+  return value ? Ordered(std::string(name_of(*value))) : Ordered(nullptr);
+}
 Ordered text_or_null(const std::string& text) { return text.empty() ? Ordered(nullptr) : Ordered(text); }
 
 Ordered method_json(const Method& m) {
   switch (m.kind) {
     case MethodKind::kFull: return "full";
-    case MethodKind::kIa3: return {{"kind", "ia3"}, {"targets", m.targets}, {"feedforward", m.feedforward}, {"modules_to_save", m.modules_to_save}};
+    case MethodKind::kIa3:
+      return {{"kind", "ia3"},
+              {"targets", m.targets},
+              {"feedforward", m.feedforward},
+              {"modules_to_save", m.modules_to_save}};
     case MethodKind::kPartial: return {{"kind", "partial"}, {"trainable", m.trainable}};
     case MethodKind::kLora:
     case MethodKind::kQlora: break;
   }
-  Ordered o = {{"kind", m.kind == MethodKind::kLora ? "lora" : "qlora"}, {"rank", m.rank}, {"alpha", m.alpha}, {"dropout", m.dropout}};
+  Ordered o = {{"kind", m.kind == MethodKind::kLora ? "lora" : "qlora"},
+               {"rank", m.rank},
+               {"alpha", m.alpha},
+               {"dropout", m.dropout}};
   o["targets"] = m.targets;
   o["adapter_dtype"] = or_null(m.adapter_dtype);
   o["dora"] = m.dora;
@@ -39,20 +48,32 @@ Ordered method_json(const Method& m) {
 
 Ordered precision_json(const Precision& p) {
   if (!p.name.empty()) return p.name;
-  return {{"parameters", or_null(p.parameters)}, {"master", or_null(p.master)},     {"compute", or_null(p.compute)},   {"fp8_recipe", or_null(p.fp8_recipe)},
-          {"gradients", or_null(p.gradients)},   {"reduce", or_null(p.reduce)},     {"autocast", or_null(p.autocast)}, {"norms", or_null(p.norms)}};
+  return {{"parameters", or_null(p.parameters)}, {"master", or_null(p.master)},       {"compute", or_null(p.compute)},
+          {"fp8_recipe", or_null(p.fp8_recipe)}, {"gradients", or_null(p.gradients)}, {"reduce", or_null(p.reduce)},
+          {"autocast", or_null(p.autocast)},     {"norms", or_null(p.norms)}};
 }
 
 Ordered loss_json(const Loss& l) {
   if (!l.chunks && !l.chunk_tokens && !l.over && !l.keeps_outputs) return l.kind;
-  return {{"kind", l.kind}, {"chunks", or_null(l.chunks)}, {"chunk_tokens", or_null(l.chunk_tokens)}, {"over", or_null(l.over)}, {"keeps_outputs", or_null(l.keeps_outputs)}};
+  return {{"kind", l.kind},
+          {"chunks", or_null(l.chunks)},
+          {"chunk_tokens", or_null(l.chunk_tokens)},
+          {"over", or_null(l.over)},
+          {"keeps_outputs", or_null(l.keeps_outputs)}};
 }
 
 Ordered train_json(const Train& t) {
-  Ordered o = {{"learning_rate", t.learning_rate}, {"lr_scheduler_type", t.lr_scheduler_type}, {"warmup_steps", t.warmup_steps},
-               {"weight_decay", t.weight_decay},   {"adam_beta1", t.adam_beta1},               {"adam_beta2", t.adam_beta2},
-               {"adam_epsilon", t.adam_epsilon},   {"max_grad_norm", t.max_grad_norm},         {"seed", t.seed},
-               {"min_lr_ratio", t.min_lr_ratio},   {"save_steps", t.save_steps}};
+  Ordered o = {{"learning_rate", t.learning_rate},
+               {"lr_scheduler_type", t.lr_scheduler_type},
+               {"warmup_steps", t.warmup_steps},
+               {"weight_decay", t.weight_decay},
+               {"adam_beta1", t.adam_beta1},
+               {"adam_beta2", t.adam_beta2},
+               {"adam_epsilon", t.adam_epsilon},
+               {"max_grad_norm", t.max_grad_norm},
+               {"seed", t.seed},
+               {"min_lr_ratio", t.min_lr_ratio},
+               {"save_steps", t.save_steps}};
   o["save_at"] = t.save_at;
   o["save_total_limit"] = t.save_total_limit;
   o["dataloader_drop_last"] = t.dataloader_drop_last;
@@ -74,7 +95,9 @@ nlohmann::ordered_json to_json(const Job& job) {
   o["data"] = nullptr;
   if (job.data) {
     const auto& d = *job.data;
-    o["data"] = Ordered{{"train", d.train}, {"eval", d.eval}, {"format", d.format}, {"text_key", d.text_key}, {"packing", d.packing}, {"shuffle", d.shuffle}, {"tokens", or_null(d.tokens)}};
+    o["data"] =
+        Ordered{{"train", d.train},     {"eval", d.eval},       {"format", d.format},         {"text_key", d.text_key},
+                {"packing", d.packing}, {"shuffle", d.shuffle}, {"tokens", or_null(d.tokens)}};
   }
   o["locations"] = job.locations.empty() ? Ordered(nullptr) : Ordered(job.locations);
   o["storage_gb"] = or_null(job.storage_gb);
@@ -88,15 +111,21 @@ nlohmann::ordered_json to_json(const Job& job) {
   o["global_batch_sequences"] = job.global_batch_sequences ? Ordered(job.global_batch_sequences) : Ordered(nullptr);
   o["global_batch_tokens"] = or_null(job.global_batch_tokens);
   o["precision"] = precision_json(job.precision);
-  o["optimizer"] = Ordered{{"name", job.optimizer.name}, {"implementation", or_null(job.optimizer.implementation)}, {"states", or_null(job.optimizer.states)},
-                           {"in_backward", job.optimizer.in_backward}, {"paged", job.optimizer.paged}};
+  o["optimizer"] = Ordered{{"name", job.optimizer.name},
+                           {"implementation", or_null(job.optimizer.implementation)},
+                           {"states", or_null(job.optimizer.states)},
+                           {"in_backward", job.optimizer.in_backward},
+                           {"paged", job.optimizer.paged}};
   o["attention"] = or_null(job.attention);
   o["loss"] = loss_json(job.loss);
   o["fused_kernels"] = or_null(job.fused_kernels);
   o["compile"] = job.compile;
   o["software"] = Ordered{{"torch", text_or_null(job.software_torch)}, {"cuda", text_or_null(job.software_cuda)}};
-  o["framework"] = Ordered{{"name", job.framework.name}, {"version", text_or_null(job.framework.version)}, {"trainer", text_or_null(job.framework.trainer)},
-                           {"trainer_version", text_or_null(job.framework.trainer_version)}, {"label", text_or_null(job.framework.label)}};
+  o["framework"] = Ordered{{"name", job.framework.name},
+                           {"version", text_or_null(job.framework.version)},
+                           {"trainer", text_or_null(job.framework.trainer)},
+                           {"trainer_version", text_or_null(job.framework.trainer_version)},
+                           {"label", text_or_null(job.framework.label)}};
   o["train"] = train_json(job.train);
   o["output"] = text_or_null(job.output);
   o["deadline"] = or_null(job.deadline_seconds);

@@ -16,7 +16,8 @@ std::string parse_currency(std::string_view text, const std::string& where) {
   for (char& c : code)
     if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
   if (code.size() != 3 || !std::all_of(code.begin(), code.end(), [](char c) { return c >= 'A' && c <= 'Z'; }))
-    throw Error("bad_currency", where, "\"" + std::string(text.substr(0, 60)) + "\" is not a currency", "write its ISO 4217 code, e.g. EUR");
+    throw Error("bad_currency", where, "\"" + std::string(text.substr(0, 60)) + "\" is not a currency",
+                "write its ISO 4217 code, e.g. EUR");
   return code;
 }
 
@@ -25,8 +26,10 @@ Money parse_money(std::string_view text, const std::string& where) {
   Money m;
   const auto [end, error] = std::from_chars(t.data(), t.data() + t.size(), m.amount);
   if (error != std::errc() || !std::isfinite(m.amount))
-    throw Error("bad_money", where, "\"" + t.substr(0, 60) + "\" cannot be read as a sum of money", "write it as 500EUR");
-  if (m.amount < 0) throw Error("out_of_range", where, "\"" + t.substr(0, 60) + "\" is below 0", "it must be at least 0");
+    throw Error("bad_money", where, "\"" + t.substr(0, 60) + "\" cannot be read as a sum of money",
+                "write it as 500EUR");
+  if (m.amount < 0)
+    throw Error("out_of_range", where, "\"" + t.substr(0, 60) + "\" is below 0", "it must be at least 0");
   m.currency = parse_currency(std::string_view(end, static_cast<size_t>(t.data() + t.size() - end)), where);
   return m;
 }

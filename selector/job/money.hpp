@@ -8,7 +8,8 @@
 
 namespace shardfit::job {
 
-// {"amount": 500, "currency": "EUR"} or "500EUR" / "500 EUR". Throws Error for amounts below 0 and for anything but three letters.
+// {"amount": 500, "currency": "EUR"} or "500EUR" / "500 EUR". Throws Error for amounts below 0 and for anything but
+// three letters.
 Money parse_money(const nlohmann::json& value, const std::string& where);
 Money parse_money(std::string_view text, const std::string& where);
 // "12h" and the other forms of parse_duration, or a number of seconds; above 0.

@@ -30,10 +30,15 @@ StatedSharding parse_sharding(Plan& plan, const Json& value, const std::string& 
   stated.replicate = r.integer("replicate_degree", 1, kMostRanks);
   if (const Json* v = r.get("reshard_after_forward")) {
     s.reshard_stated = true;
-    if (v->is_boolean()) s.reshard_after_forward = v->get<bool>() ? Sharding::Reshard::kTrue : Sharding::Reshard::kFalse;
+    if (v->is_boolean())
+      s.reshard_after_forward = v->get<bool>() ? Sharding::Reshard::kTrue : Sharding::Reshard::kFalse;
     else if (v->is_string() && *v == "always") s.reshard_after_forward = Sharding::Reshard::kAlways;
-    else if (v->is_number()) s.reshard_after_forward = Sharding::Reshard::kOver, s.reshard_over = *r.integer("reshard_after_forward", 1, kMostRanks);
-    else throw Error("wrong_type", r.at("reshard_after_forward"), "true, false, \"always\" or a number of ranks is needed, not " + brief(*v));
+    else if (v->is_number())
+      s.reshard_after_forward = Sharding::Reshard::kOver,
+      s.reshard_over = *r.integer("reshard_after_forward", 1, kMostRanks);
+    else
+      throw Error("wrong_type", r.at("reshard_after_forward"),
+                  "true, false, \"always\" or a number of ranks is needed, not " + brief(*v));
   }
   s.over_context_parallel = r.boolean("over_context_parallel").value_or(false);
   r.finish();
@@ -80,7 +85,9 @@ void parse_schedule(GatherSchedule& g, const Json& value, const std::string& whe
     if (v->is_string() && *v == "block") g.unit_blocks = 1;
     else if (v->is_number()) g.unit_blocks = *r.integer("unit", 1, kMostRanks);
     else if (v->is_array()) g.unit_classes = *r.strings("unit");
-    else throw Error("wrong_type", r.at("unit"), "\"block\", a number of blocks or a list of module classes is needed, not " + brief(*v));
+    else
+      throw Error("wrong_type", r.at("unit"),
+                  "\"block\", a number of blocks or a list of module classes is needed, not " + brief(*v));
   }
   g.prefetch_blocks = r.integer("prefetch_blocks", 0, kMostRanks);
   g.prefetch_bytes = r.integer("prefetch_bytes", 0, kMostBytes);
@@ -95,10 +102,12 @@ void parse_schedule(GatherSchedule& g, const Json& value, const std::string& whe
 void settle_degrees(Plan& plan, const StatedSharding& stated, const std::string& where) {
   auto& s = plan.sharding;
   const std::int64_t gpus = plan.gpus();
-  const double model = static_cast<double>(plan.tensor_parallel) * static_cast<double>(plan.context_parallel) * static_cast<double>(plan.pipeline.degree);
+  const double model = static_cast<double>(plan.tensor_parallel) * static_cast<double>(plan.context_parallel) *
+                       static_cast<double>(plan.pipeline.degree);
   const auto wrong = [&](const std::string& product) -> Error {
     return {"gpu_product", where + "/sharding",
-            "shard_degree x replicate_degree x tensor_parallel x context_parallel x pipeline degree = " + product + ", but gpus_per_node x nodes = " + std::to_string(plan.gpus_per_node) + " x " +
+            "shard_degree x replicate_degree x tensor_parallel x context_parallel x pipeline degree = " + product +
+                ", but gpus_per_node x nodes = " + std::to_string(plan.gpus_per_node) + " x " +
                 std::to_string(plan.nodes) + " = " + std::to_string(gpus),
             "make both equal"};
   };
@@ -116,12 +125,16 @@ void settle_degrees(Plan& plan, const StatedSharding& stated, const std::string&
   }
   const double product = static_cast<double>(s.shard_degree) * static_cast<double>(s.replicate_degree) * model;
   if (product != static_cast<double>(gpus)) throw wrong(std::to_string(static_cast<long long>(product)));
-  if (s.stage == 0) s.replicate_degree *= s.shard_degree, s.shard_degree = 1;  // nothing is sharded: both spellings mean replicas
+  if (s.stage == 0)
+    s.replicate_degree *= s.shard_degree, s.shard_degree = 1;  // nothing is sharded: both spellings mean replicas
   if (s.reshard_after_forward == Sharding::Reshard::kOver && s.shard_degree % s.reshard_over != 0)
-    throw Error("out_of_range", where + "/sharding/reshard_after_forward", std::to_string(s.reshard_over) + " ranks do not divide shard_degree " + std::to_string(s.shard_degree),
+    throw Error("out_of_range", where + "/sharding/reshard_after_forward",
+                std::to_string(s.reshard_over) + " ranks do not divide shard_degree " + std::to_string(s.shard_degree),
                 "use a divisor of shard_degree, true or false");
   if (gpus % plan.expert_parallel != 0)
-    throw Error("out_of_range", where + "/expert_parallel", std::to_string(plan.expert_parallel) + " does not divide the " + std::to_string(gpus) + " GPUs", "use a divisor of the number of GPUs");
+    throw Error("out_of_range", where + "/expert_parallel",
+                std::to_string(plan.expert_parallel) + " does not divide the " + std::to_string(gpus) + " GPUs",
+                "use a divisor of the number of GPUs");
 }
 
 }  // namespace
@@ -151,7 +164,8 @@ Plan parse_plan(const Json& object, const std::string& where) {
   plan.micro_batch = r.integer("micro_batch", 1, kMostBatch).value_or(1);
   plan.gradient_accumulation = r.integer("gradient_accumulation", 1, kMostBatch).value_or(1);
   plan.accumulate_without_sync = r.boolean("accumulate_without_sync").value_or(false);
-  if (const Json* v = r.get("activation_checkpointing")) parse_checkpointing(plan.checkpointing, *v, r.at("activation_checkpointing"));
+  if (const Json* v = r.get("activation_checkpointing"))
+    parse_checkpointing(plan.checkpointing, *v, r.at("activation_checkpointing"));
   if (const Json* v = r.get("offload")) parse_offload(plan.offload, *v, r.at("offload"));
   if (const Json* v = r.get("schedule")) parse_schedule(plan.schedule, *v, r.at("schedule"));
   if (const Json* v = r.get("allocator")) {

@@ -59,7 +59,9 @@ nlohmann::ordered_json to_json(const Plan& p) {
   o["sequence_parallel"] = p.sequence_parallel;
   o["context_parallel"] = p.context_parallel;
   o["expert_parallel"] = p.expert_parallel;
-  o["pipeline_parallel"] = Ordered{{"degree", p.pipeline.degree}, {"schedule", p.pipeline.schedule}, {"virtual_stages", or_null(p.pipeline.virtual_stages)}};
+  o["pipeline_parallel"] = Ordered{{"degree", p.pipeline.degree},
+                                   {"schedule", p.pipeline.schedule},
+                                   {"virtual_stages", or_null(p.pipeline.virtual_stages)}};
   o["micro_batch"] = p.micro_batch;
   o["gradient_accumulation"] = p.gradient_accumulation;
   o["accumulate_without_sync"] = p.accumulate_without_sync;

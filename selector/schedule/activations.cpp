@@ -50,10 +50,14 @@ Sizes sizes_of(const model::Model& model, const job::Job& job, const job::Plan& 
   sizes.precision = precision_of(job);
   sizes.micro_batch = plan.micro_batch;
   sizes.sequence = job.sequence_length;
-  if (sizes.sequence < 1) throw Error("missing_key", "/job/sequence_length", "sequence_length is not stated", "state the tokens of a sequence");
-  if (plan.cpus_per_gpu) sizes.attention_workers = std::clamp<std::int64_t>(static_cast<std::int64_t>(*plan.cpus_per_gpu), 1, 256);
+  if (sizes.sequence < 1)
+    throw Error("missing_key", "/job/sequence_length", "sequence_length is not stated",
+                "state the tokens of a sequence");
+  if (plan.cpus_per_gpu)
+    sizes.attention_workers = std::clamp<std::int64_t>(static_cast<std::int64_t>(*plan.cpus_per_gpu), 1, 256);
   const auto tokens = sizes.tokens();
-  auto rows = std::max<std::int64_t>(kLossTileElements / std::max<std::int64_t>(sizes.geometry.vocabulary, 1) / 16 * 16, 16);
+  auto rows =
+      std::max<std::int64_t>(kLossTileElements / std::max<std::int64_t>(sizes.geometry.vocabulary, 1) / 16 * 16, 16);
   if (job.loss.chunk_tokens) rows = *job.loss.chunk_tokens;
   else if (job.loss.chunks) rows = (tokens + *job.loss.chunks - 1) / *job.loss.chunks;
   sizes.loss_rows = std::clamp<std::int64_t>(rows, 1, tokens);
@@ -113,8 +117,8 @@ Layout forward_layout(const Sizes& sizes) {
   return layout;
 }
 
-// Two phases share the room: the feed-forward layer's gradients are dead before attention's are born. "normed" and "flow" (the
-// gradient on its way into a norm) live through both.
+// Two phases share the room: the feed-forward layer's gradients are dead before attention's are born. "normed" and
+// "flow" (the gradient on its way into a norm) live through both.
 Layout backward_layout(const Sizes& sizes) {
   const auto& g = sizes.geometry;
   const auto n = sizes.tokens(), w = width_of(sizes.precision.compute);
@@ -152,7 +156,8 @@ Layout loss_layout(const Sizes& sizes) {
   layout.add("stats", rows * 2 * 4);
   layout.add("row_loss", rows * 4);
   layout.add("logits", rows * g.vocabulary * w);
-  if (sizes.precision.compute != sizes.precision.gradients) layout.add("weight_tile", std::min(kWeightTileRows, g.vocabulary) * g.hidden * w);
+  if (sizes.precision.compute != sizes.precision.gradients)
+    layout.add("weight_tile", std::min(kWeightTileRows, g.vocabulary) * g.hidden * w);
   return layout;
 }
 

@@ -27,10 +27,14 @@ RunPrecision precision_of(const job::Job& job) {
     if (stated.autocast.value_or(false)) refuse("/job/precision/autocast", "autocast");
     if (stated.fp8_recipe) refuse("/job/precision/fp8_recipe", "fp8");
     run.compute = stated.compute.value_or(stated.parameters.value_or(DType::kFp32));
-    if (stated.master && *stated.master != DType::kNone && stated.parameters && *stated.parameters != run.compute && *stated.parameters != *stated.master)
-      refuse("/job/precision/parameters", fmt::format("{} beside a {} master", job::name_of(*stated.parameters), job::name_of(*stated.master)));
-    if (stated.norms && *stated.norms != run.compute) refuse("/job/precision/norms", fmt::format("{} norms", job::name_of(*stated.norms)));
-    run.parameters = stated.master && *stated.master != DType::kNone ? *stated.master : stated.parameters.value_or(DType::kFp32);
+    if (stated.master && *stated.master != DType::kNone && stated.parameters && *stated.parameters != run.compute &&
+        *stated.parameters != *stated.master)
+      refuse("/job/precision/parameters",
+             fmt::format("{} beside a {} master", job::name_of(*stated.parameters), job::name_of(*stated.master)));
+    if (stated.norms && *stated.norms != run.compute)
+      refuse("/job/precision/norms", fmt::format("{} norms", job::name_of(*stated.norms)));
+    run.parameters =
+        stated.master && *stated.master != DType::kNone ? *stated.master : stated.parameters.value_or(DType::kFp32);
     run.gradients = stated.reduce.value_or(stated.gradients.value_or(run.parameters));
     run.states = run.parameters;
     if (stated.gradients && *stated.gradients != run.gradients && *stated.gradients != run.compute)

@@ -17,10 +17,10 @@ struct RunPrecision {
   job::DType states = job::DType::kFp32;      // exp_avg, exp_avg_sq
 };
 
-std::int64_t width_of(job::DType type);       // bytes: fp32 4, bf16 2
+std::int64_t width_of(job::DType type);  // bytes: fp32 4, bf16 2
 
-// "fp32", "bf16-mixed" (fp32 held and accumulated, bf16 computed) and "bf16"; the object form where it means one of them.
-// Throws Error{not_supported}.
+// "fp32", "bf16-mixed" (fp32 held and accumulated, bf16 computed) and "bf16"; the object form where it means one of
+// them. Throws Error{not_supported}.
 RunPrecision precision_of(const job::Job& job);
 
 }  // namespace shardfit::schedule

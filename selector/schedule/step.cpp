@@ -41,7 +41,9 @@ class Builder {
  private:
   int blocks() const { return static_cast<int>(step_.units.size()) - 1; }
   int root_slot() const { return step_.sharded ? 0 : -1; }
-  std::int64_t unit_bytes(int unit, DType type) const { return step_.units[static_cast<std::size_t>(unit)].elements * width_of(type); }
+  std::int64_t unit_bytes(int unit, DType type) const {
+    return step_.units[static_cast<std::size_t>(unit)].elements * width_of(type);
+  }
   void add(Event event) { step_.micro.push_back(event); }
 
   void choose_slots() {
@@ -49,7 +51,8 @@ class Builder {
     using Reshard = job::Sharding::Reshard;
     keep_all_ = plan_.sharding.reshard_after_forward == Reshard::kFalse;
     keep_last_ = plan_.sharding.reshard_after_forward == Reshard::kTrue;
-    ahead_ = static_cast<int>(std::clamp<std::int64_t>(plan_.schedule.prefetch_blocks.value_or(0), 0, std::max(blocks() - 1, 0)));
+    ahead_ = static_cast<int>(
+        std::clamp<std::int64_t>(plan_.schedule.prefetch_blocks.value_or(0), 0, std::max(blocks() - 1, 0)));
     step_.slots = 1 + (keep_all_ ? blocks() : std::min(ahead_ + 1, blocks()));
     slot_of_.assign(static_cast<std::size_t>(blocks()), -1);
     for (int slot = step_.slots - 1; slot >= 1; --slot) free_.push_back(slot);
@@ -127,11 +130,12 @@ class Builder {
     step_.update.push_back({EventKind::kClip, 0, -1, -1, step_.ranks > 1 ? 8 : 0});
     const auto& precision = step_.sizes.precision;
     // Parameters and both states are read and written, gradients read.
-    std::int64_t touched = 2 * width_of(precision.parameters) + 4 * width_of(precision.states) + width_of(precision.gradients);
+    std::int64_t touched =
+        2 * width_of(precision.parameters) + 4 * width_of(precision.states) + width_of(precision.gradients);
     if (!step_.sharded && precision.compute != precision.parameters) touched += width_of(precision.compute);
     for (int unit = 0; unit <= blocks(); ++unit)
-      step_.update.push_back(
-          {EventKind::kOptimizer, unit, -1, -1, step_.held_elements(step_.units[static_cast<std::size_t>(unit)]) * touched});
+      step_.update.push_back({EventKind::kOptimizer, unit, -1, -1,
+                              step_.held_elements(step_.units[static_cast<std::size_t>(unit)]) * touched});
   }
 
   Step& step_;
@@ -156,13 +160,15 @@ void list_buffers(Step& step) {
   const bool own_compute_copy = precision.compute != precision.parameters;
   if (step.sharded) {
     add("gathered 0", "gathered parameters", step.units[0].elements * compute);
-    for (int slot = 1; slot < step.slots; ++slot) add(fmt::format("gathered {}", slot), "gathered parameters", largest_block(step) * compute);
+    for (int slot = 1; slot < step.slots; ++slot)
+      add(fmt::format("gathered {}", slot), "gathered parameters", largest_block(step) * compute);
   } else if (own_compute_copy) {
     add("compute parameters", "parameters in the compute format", held * compute);
   }
-  // Fresh gradients of the unit in work, before they are reduced or added: not needed where backward adds to "gradients" itself.
-  // The root unit's are added up over many chunks of the loss: in the wider format from the start.
-  if (step.sharded) add("root gradients", "gradients of units in work", step.units[0].elements * width_of(precision.gradients));
+  // Fresh gradients of the unit in work, before they are reduced or added: not needed where backward adds to
+  // "gradients" itself. The root unit's are added up over many chunks of the loss: in the wider format from the start.
+  if (step.sharded)
+    add("root gradients", "gradients of units in work", step.units[0].elements * width_of(precision.gradients));
   if (step.sharded || precision.gradients != precision.compute)
     add("block gradients", "gradients of units in work", largest_block(step) * compute);
   if (step.sharded && step.micro_steps > 1) {
@@ -174,9 +180,11 @@ void list_buffers(Step& step) {
   add("stream", "activations", (sizes.geometry.layers + 1) * n * hidden * compute);
   for (int set = 0; set < step.saved_sets; ++set) add(fmt::format("saved {}", set), "activations", saved.bytes);
   add("d_stream", "activations", n * hidden * compute);
-  add("scratch", "scratch", std::max({forward_layout(sizes).bytes, backward_layout(sizes).bytes, loss_layout(sizes).bytes}));
+  add("scratch", "scratch",
+      std::max({forward_layout(sizes).bytes, backward_layout(sizes).bytes, loss_layout(sizes).bytes}));
   add("batch", "batch", n * 3 * 4);
-  if (sizes.geometry.architecture == Architecture::kLlama) add("rope", "rope tables", sizes.sequence * sizes.geometry.head_dim * 4);
+  if (sizes.geometry.architecture == Architecture::kLlama)
+    add("rope", "rope tables", sizes.sequence * sizes.geometry.head_dim * 4);
   if (step.ranks > 1) add("communication", "communication", communication_bytes(step.ranks));
 }
 
@@ -233,14 +241,17 @@ Step build_step(const model::Model& model, const job::Job& job, const job::Plan&
   const auto& g = step.sizes.geometry;
   // The widest things a token carries through all layers, in doubles: whatever passes here keeps every sum below 2^63.
   const double widest = static_cast<double>(step.sizes.micro_batch) * static_cast<double>(step.sizes.sequence) *
-                        (static_cast<double>(g.intermediate) * 8 + static_cast<double>(g.query_width()) * 16 + static_cast<double>(g.hidden) * 16) *
+                        (static_cast<double>(g.intermediate) * 8 + static_cast<double>(g.query_width()) * 16 +
+                         static_cast<double>(g.hidden) * 16) *
                         static_cast<double>(g.layers + 2) * 4;
   if (!(widest < kMostBytes))
-    throw Error("out_of_range", "/plan/micro_batch", fmt::format("micro_batch {} of {} tokens needs over 2^62 bytes", plan.micro_batch, step.sizes.sequence),
+    throw Error("out_of_range", "/plan/micro_batch",
+                fmt::format("micro_batch {} of {} tokens needs over 2^62 bytes", plan.micro_batch, step.sizes.sequence),
                 "use a smaller micro batch or sequence");
   step.units = build_units(model, step.ranks);
   for (std::int64_t block = 0; block < g.layers; ++block)
-    step.checkpointed.push_back(plan.checkpointing.kind == "full" && block % std::max<std::int64_t>(plan.checkpointing.every, 1) == 0);
+    step.checkpointed.push_back(plan.checkpointing.kind == "full" &&
+                                block % std::max<std::int64_t>(plan.checkpointing.every, 1) == 0);
   Builder(step, plan).run();
   list_buffers(step);
   return step;

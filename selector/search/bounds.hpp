@@ -4,7 +4,7 @@
 namespace shardfit::job {
 struct Job;
 struct Plan;
-}
+}  // namespace shardfit::job
 namespace shardfit::model {
 struct Model;
 }
@@ -15,14 +15,15 @@ namespace shardfit::search {
 struct Sizes {
   double parameters = 0, block_parameters = 0;  // all; of the largest block
   double hidden = 0, blocks = 0, sequence = 0;
-  double weight_bytes = 0, state_bytes = 0;     // a parameter's own bytes; of its master and optimizer states; least values
-  double activation_bytes = 2;                  // an element of the stream between blocks
+  double weight_bytes = 0,
+         state_bytes = 0;       // a parameter's own bytes; of its master and optimizer states; least values
+  double activation_bytes = 2;  // an element of the stream between blocks
   bool all_trainable = false;
 };
 Sizes sizes_of(const job::Job& job, const model::Model& model);
 
-// Bytes on one GPU: this rank's parameters and states and the streams saved between blocks; gradients, gathered blocks, logits,
-// workspaces and the allocator's slack are left out, so the true need is larger.
+// Bytes on one GPU: this rank's parameters and states and the streams saved between blocks; gradients, gathered blocks,
+// logits, workspaces and the allocator's slack are left out, so the true need is larger.
 double memory_floor(const Sizes& sizes, const job::Plan& plan);
 
 }  // namespace shardfit::search

@@ -13,12 +13,32 @@ using job::Plan;
 
 Capabilities capabilities_of(const std::string& framework) {
   using Style = Capabilities::OffloadStyle;
-  if (framework == "shardfit") return {.stages = {0, 1, 2, 3}, .keep_gathered = true, .hybrid = true, .offload = Style::kDeepSpeed, .checkpointing = {"none", "full"}};
-  if (framework == "fsdp1") return {.stages = {3}, .keep_gathered = true, .hybrid = true, .offload = Style::kFsdp, .checkpointing = {"none", "full"}};
-  if (framework == "fsdp2") return {.stages = {3}, .keep_gathered = true, .hybrid = true, .offload = Style::kFsdp, .checkpointing = {"none", "selective_op", "full"}};
-  if (framework == "deepspeed") return {.stages = {0, 1, 2, 3}, .offload = Style::kDeepSpeed, .checkpointing = {"none", "full"}};
+  if (framework == "shardfit")
+    return {.stages = {0, 1, 2, 3},
+            .keep_gathered = true,
+            .hybrid = true,
+            .offload = Style::kDeepSpeed,
+            .checkpointing = {"none", "full"}};
+  if (framework == "fsdp1")
+    return {.stages = {3},
+            .keep_gathered = true,
+            .hybrid = true,
+            .offload = Style::kFsdp,
+            .checkpointing = {"none", "full"}};
+  if (framework == "fsdp2")
+    return {.stages = {3},
+            .keep_gathered = true,
+            .hybrid = true,
+            .offload = Style::kFsdp,
+            .checkpointing = {"none", "selective_op", "full"}};
+  if (framework == "deepspeed")
+    return {.stages = {0, 1, 2, 3}, .offload = Style::kDeepSpeed, .checkpointing = {"none", "full"}};
   if (framework == "megatron")
-    return {.stages = {1}, .tensor_parallel = true, .pipeline_parallel = true, .expert_parallel = true, .checkpointing = {"none", "selective_op", "full"}};
+    return {.stages = {1},
+            .tensor_parallel = true,
+            .pipeline_parallel = true,
+            .expert_parallel = true,
+            .checkpointing = {"none", "selective_op", "full"}};
   if (framework == "ddp") return {.stages = {0}, .checkpointing = {"none", "full"}};
   return {.stages = {0, 1, 2, 3}, .offload = Style::kDeepSpeed, .checkpointing = {"none", "full"}};
 }
@@ -27,9 +47,11 @@ std::optional<std::string> runtime_refuses(const job::Job& job, const Plan& plan
   return job.framework.name == "shardfit" ? schedule::why_unsupported(job, plan, model) : std::nullopt;
 }
 
-std::vector<std::pair<std::int64_t, std::int64_t>> sizes_of(const pricing::Offer& offer, std::optional<std::int64_t> max_nodes) {
+std::vector<std::pair<std::int64_t, std::int64_t>> sizes_of(const pricing::Offer& offer,
+                                                            std::optional<std::int64_t> max_nodes) {
   std::vector<std::pair<std::int64_t, std::int64_t>> out;
-  const std::int64_t full = std::max<std::int64_t>(offer.gpus_per_node, 1), unit = std::max<std::int64_t>(offer.min_gpus, 1);
+  const std::int64_t full = std::max<std::int64_t>(offer.gpus_per_node, 1),
+                     unit = std::max<std::int64_t>(offer.min_gpus, 1);
   const std::int64_t most = std::min(std::max<std::int64_t>(offer.max_nodes, 1), max_nodes.value_or(offer.max_nodes));
   for (std::int64_t g = 1; g < full; g *= 2)
     if (g >= unit && g % unit == 0) out.emplace_back(1, g);
@@ -69,7 +91,8 @@ std::vector<Split> splits_of(const Capabilities& can, const model::Model& model,
   if (!can.tensor_parallel) return {{}};
   std::vector<Split> out;
   const std::int64_t gpus = shape.nodes * shape.gpus_per_node, experts = experts_of(model);
-  const std::int64_t heads = std::max<std::int64_t>(model.attention.heads, 1), kv = std::max<std::int64_t>(model.attention.kv_heads, 1);
+  const std::int64_t heads = std::max<std::int64_t>(model.attention.heads, 1),
+                     kv = std::max<std::int64_t>(model.attention.kv_heads, 1);
   for (const auto t : powers_dividing(shape.gpus_per_node, 8)) {
     if (heads % t != 0 || (kv % t != 0 && t % kv != 0)) continue;
     for (const auto p : powers_dividing(gpus / t, 16)) {
@@ -84,7 +107,8 @@ std::vector<Split> splits_of(const Capabilities& can, const model::Model& model,
 // How parameters, gradients and states are laid out over `ranks` data-parallel ranks.
 std::vector<Plan> layouts_of(const Capabilities& can, const Shape& shape, std::int64_t ranks, bool frozen_base) {
   std::vector<Plan> out;
-  const auto add = [&](int stage, std::int64_t shard, bool reshard, Place parameters, Place gradients, Place optimizer) {
+  const auto add = [&](int stage, std::int64_t shard, bool reshard, Place parameters, Place gradients,
+                       Place optimizer) {
     Plan p;
     p.gpu = shape.gpu;
     p.nodes = shape.nodes;
@@ -109,7 +133,8 @@ std::vector<Plan> layouts_of(const Capabilities& can, const Shape& shape, std::i
     } else {
       add(stage, ranks, true, none, none, none);
       if (stage == 3 && can.keep_gathered && ranks > 1) add(stage, ranks, false, none, none, none);
-      if (stage == 3 && can.hybrid && shape.nodes > 1 && ranks == shape.nodes * shape.gpus_per_node && shape.gpus_per_node > 1)
+      if (stage == 3 && can.hybrid && shape.nodes > 1 && ranks == shape.nodes * shape.gpus_per_node &&
+          shape.gpus_per_node > 1)
         add(stage, shape.gpus_per_node, true, none, none, none);
     }
     if (can.offload == Capabilities::OffloadStyle::kFsdp) add(stage, ranks, true, cpu, cpu, cpu);
@@ -126,7 +151,8 @@ std::vector<Plan> layouts_of(const Capabilities& can, const Shape& shape, std::i
 
 std::vector<std::int64_t> micro_batches(std::int64_t sequences_a_rank) {
   std::vector<std::int64_t> out = powers_dividing(sequences_a_rank, 256);
-  if (sequences_a_rank <= 96 && std::find(out.begin(), out.end(), sequences_a_rank) == out.end()) out.push_back(sequences_a_rank);
+  if (sequences_a_rank <= 96 && std::find(out.begin(), out.end(), sequences_a_rank) == out.end())
+    out.push_back(sequences_a_rank);
   for (const std::int64_t odd : {3, 6, 12, 24})
     if (sequences_a_rank % odd == 0 && std::find(out.begin(), out.end(), odd) == out.end()) out.push_back(odd);
   std::sort(out.begin(), out.end());
@@ -146,7 +172,8 @@ std::vector<Plan> plans_for(const job::Job& job, const model::Model& model, cons
     const std::int64_t ranks = gpus / split.tensor / split.pipeline;
     std::int64_t sequences_a_rank = 0;
     if (by_tokens) {  // rounded to whole micro batches of one sequence a rank
-      const double wanted = static_cast<double>(*job.global_batch_tokens) / (static_cast<double>(job.sequence_length) * static_cast<double>(ranks));
+      const double wanted = static_cast<double>(*job.global_batch_tokens) /
+                            (static_cast<double>(job.sequence_length) * static_cast<double>(ranks));
       sequences_a_rank = std::max<std::int64_t>(1, std::llround(wanted));
       batch = sequences_a_rank * ranks;
     } else {
@@ -163,10 +190,12 @@ std::vector<Plan> plans_for(const job::Job& job, const model::Model& model, cons
       for (const auto& kind : can.checkpointing) {
         layout.checkpointing.kind = kind;
         if (runtime_refuses(job, layout, &model)) continue;  // no answer depends on the micro batch
-        if (out.capacity() < out.size() + micros.size()) out.reserve(std::max<std::size_t>(64, 4 * out.size() + micros.size()));
+        if (out.capacity() < out.size() + micros.size())
+          out.reserve(std::max<std::size_t>(64, 4 * out.size() + micros.size()));
         for (const auto micro : micros) {
           const std::int64_t accumulation = sequences_a_rank / micro;
-          if (split.pipeline > 1 && accumulation < split.pipeline) continue;  // fewer micro batches than stages leave the pipeline empty
+          if (split.pipeline > 1 && accumulation < split.pipeline)
+            continue;  // fewer micro batches than stages leave the pipeline empty
           Plan p = layout;
           p.micro_batch = micro;
           p.gradient_accumulation = accumulation;

@@ -25,13 +25,18 @@ double bytes_under(const fs::path& path, std::size_t& files, const std::string& 
     ++files;
     return static_cast<double>(fs::file_size(path, ec));
   }
-  if (!fs::is_directory(path, ec)) throw Error("file_missing", where, "data \"" + path.string() + "\" is not there", "correct the path, or state data.tokens");
+  if (!fs::is_directory(path, ec))
+    throw Error("file_missing", where, "data \"" + path.string() + "\" is not there",
+                "correct the path, or state data.tokens");
   double bytes = 0;
-  for (auto it = fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, ec); !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
+  for (auto it = fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, ec);
+       !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
     if (!it->is_regular_file(ec)) continue;
     if (it->path().extension() == ".json") continue;  // beside a token file: its description
     bytes += static_cast<double>(it->file_size(ec));
-    if (++files > kMostFiles) throw Error("file_too_large", where, "data \"" + path.string() + "\" holds more than a million files", "state data.tokens");
+    if (++files > kMostFiles)
+      throw Error("file_too_large", where, "data \"" + path.string() + "\" holds more than a million files",
+                  "state data.tokens");
   }
   return bytes;
 }
@@ -48,7 +53,8 @@ double width_of_tokens(const fs::path& file) {
 
 std::int64_t Duration::steps_for(std::int64_t batch, std::int64_t sequence_length) const {
   if (steps > 0) return steps;
-  const double per_step = std::max(1.0, static_cast<double>(batch) * static_cast<double>(std::max<std::int64_t>(sequence_length, 1)));
+  const double per_step =
+      std::max(1.0, static_cast<double>(batch) * static_cast<double>(std::max<std::int64_t>(sequence_length, 1)));
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::min(std::ceil(tokens / per_step), 1e15)));
 }
 
@@ -64,7 +70,8 @@ Duration duration_of(const job::Job& job) {
       tokens = static_cast<double>(*job.data->tokens);
     } else {
       if (!job.data || job.data->train.empty())
-        throw Error("missing_key", "/data/train", "is missing, and the duration counts epochs of it", "name the data, or state data.tokens");
+        throw Error("missing_key", "/data/train", "is missing, and the duration counts epochs of it",
+                    "name the data, or state data.tokens");
       std::size_t files = 0;
       const bool raw = job.data->format == "tokens";
       for (size_t i = 0; i < job.data->train.size(); ++i) {
@@ -72,8 +79,11 @@ Duration duration_of(const job::Job& job) {
         const double bytes = bytes_under(path, files, "/data/train/" + std::to_string(i));
         tokens += bytes / (raw ? width_of_tokens(path) : kBytesPerToken);
       }
-      if (!raw) d.assumed.push_back(fmt::format("data.tokens={:.0f} (bytes of the files / {:.0f}; state data.tokens to be exact)", tokens, kBytesPerToken));
-      if (tokens < 1) throw Error("out_of_range", "/data/train", "the data are empty", "name files with text, or state data.tokens");
+      if (!raw)
+        d.assumed.push_back(fmt::format(
+            "data.tokens={:.0f} (bytes of the files / {:.0f}; state data.tokens to be exact)", tokens, kBytesPerToken));
+      if (tokens < 1)
+        throw Error("out_of_range", "/data/train", "the data are empty", "name files with text, or state data.tokens");
     }
     d.tokens = tokens * *job.duration_epochs;
   } else {

@@ -17,9 +17,9 @@ struct Duration {
   std::int64_t steps_for(std::int64_t global_batch_sequences, std::int64_t sequence_length) const;
 };
 
-// Epochs are counted over data.tokens, else over the files: exact for the format "tokens", about 4 bytes a token for text and jsonl
-// (said under assumed). Without a duration 1000 steps are priced, which leaves the ranking of offers a question of speed and price.
-// Throws Error where the data of an epoch cannot be found.
+// Epochs are counted over data.tokens, else over the files: exact for the format "tokens", about 4 bytes a token for
+// text and jsonl (said under assumed). Without a duration 1000 steps are priced, which leaves the ranking of offers a
+// question of speed and price. Throws Error where the data of an epoch cannot be found.
 Duration duration_of(const job::Job& job);
 
 }  // namespace shardfit::search

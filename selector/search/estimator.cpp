@@ -18,7 +18,8 @@ namespace {
 void append(std::vector<std::string>& to, const std::vector<std::string>& from) {
   const auto core = [](const std::string& line) { return line.substr(0, line.find(" (")); };
   for (const auto& line : from)
-    if (std::none_of(to.begin(), to.end(), [&](const std::string& known) { return core(known) == core(line); })) to.push_back(line);
+    if (std::none_of(to.begin(), to.end(), [&](const std::string& known) { return core(known) == core(line); }))
+      to.push_back(line);
 }
 }  // namespace
 
@@ -35,13 +36,21 @@ Estimated estimate(const Setting& s) {
   append(out.estimate.assumed, memory.assumed);
   append(out.estimate.assumed, s.model.notes);
   try {
-    auto time = timing::estimate_time(
-        {.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host, .interconnect = s.interconnect, .calibration = s.calibration, .work = s.work});
+    auto time = timing::estimate_time({.job = s.job,
+                                       .plan = s.plan,
+                                       .model = s.model,
+                                       .device = s.device,
+                                       .host = s.host,
+                                       .interconnect = s.interconnect,
+                                       .calibration = s.calibration,
+                                       .work = s.work});
     out.estimate.basis = time.basis;
     append(out.estimate.assumed, time.assumed);
     constexpr double kLongest = 1e12;  // 30,000 years: a rate of nearly 0 somewhere
     if (time.time.step > 0 && time.time.step_high < kLongest) out.estimate.time = std::move(time.time);
-    else out.estimate.assumed.push_back("time unknown: a step would take longer than 1e12 s; check the rates of host and interconnect");
+    else
+      out.estimate.assumed.push_back(
+          "time unknown: a step would take longer than 1e12 s; check the rates of host and interconnect");
   } catch (const Error& e) {
     out.estimate.assumed.push_back("time unknown: " + e.message + (e.remedy.empty() ? "" : " (" + e.remedy + ")"));
   }

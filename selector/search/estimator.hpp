@@ -7,7 +7,7 @@
 namespace shardfit::job {
 struct Job;
 struct Plan;
-}
+}  // namespace shardfit::job
 namespace shardfit::model {
 struct Model;
 }
@@ -17,14 +17,14 @@ struct Device;
 namespace shardfit::pricing {
 struct Host;
 struct Interconnect;
-}
+}  // namespace shardfit::pricing
 namespace shardfit::memory {
 struct Result;
 }
 namespace shardfit::timing {
 struct Calibration;
 struct Work;
-}
+}  // namespace shardfit::timing
 
 namespace shardfit::search {
 
@@ -42,12 +42,12 @@ struct Setting {
 
 struct Estimated {
   Estimate estimate;
-  std::string memory_why;                  // one sentence for "no" and "unsure"
-  double capacity_bytes = 0;               // of the device; 0 = unknown
+  std::string memory_why;     // one sentence for "no" and "unsure"
+  double capacity_bytes = 0;  // of the device; 0 = unknown
 };
 
-// Throws Error for a combination that the framework refuses. A time that cannot be told (a CPU that was not calibrated) leaves
-// estimate.time empty and its reason under assumed.
+// Throws Error for a combination that the framework refuses. A time that cannot be told (a CPU that was not calibrated)
+// leaves estimate.time empty and its reason under assumed.
 Estimated estimate(const Setting& setting);
 
 }  // namespace shardfit::search

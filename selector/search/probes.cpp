@@ -21,7 +21,9 @@ double spread_of(const std::vector<std::pair<double, double>>& points, const Cor
   return std::sqrt(sum / static_cast<double>(points.size()));
 }
 
-std::int64_t scaled(std::int64_t bytes, double factor) { return static_cast<std::int64_t>(std::llround(std::min(static_cast<double>(bytes) * factor, 4e18))); }
+std::int64_t scaled(std::int64_t bytes, double factor) {
+  return static_cast<std::int64_t>(std::llround(std::min(static_cast<double>(bytes) * factor, 4e18)));
+}
 
 void correct_time(TimeEstimate& t, const Correction& c, bool several) {
   const double factor = std::max(c.apply(t.step), 1e-9) / t.step;
@@ -38,30 +40,34 @@ void shrink(std::vector<MemoryTerm>& terms, std::int64_t bytes) {
   std::int64_t sum = 0, left = bytes;
   for (const auto& t : terms) sum += t.bytes;
   for (auto& t : terms) {
-    const auto part = std::min(left, scaled(t.bytes, static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(sum, 1))));
+    const auto part = std::min(
+        left, scaled(t.bytes, static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(sum, 1))));
     t.bytes -= part;
     left -= part;
   }
   if (!terms.empty()) terms.front().bytes -= left;
 }
 
-// The allocated peak moves by the correction; segments and what nvidia-smi shows move by as many bytes. What was measured beyond the
-// prediction is a term of its own, so that the terms still sum to the device's peak.
+// The allocated peak moves by the correction; segments and what nvidia-smi shows move by as many bytes. What was
+// measured beyond the prediction is a term of its own, so that the terms still sum to the device's peak.
 void correct_memory(Estimated& e, const Correction& c, bool several) {
   auto& m = e.estimate.memory;
   const double corrected = std::max(c.apply(static_cast<double>(m.allocated_peak)), 0.0);
   const double factor = corrected / static_cast<double>(m.allocated_peak);
-  const std::int64_t outside = m.device_peak - m.reserved_peak, difference = scaled(m.allocated_peak, factor) - m.allocated_peak;
+  const std::int64_t outside = m.device_peak - m.reserved_peak,
+                     difference = scaled(m.allocated_peak, factor) - m.allocated_peak;
   m.allocated_peak += difference;
   m.reserved_peak += difference;
   m.device_peak += difference;
-  for (auto& stage : m.by_stage) stage.allocated_peak += difference, stage.reserved_peak += difference, stage.device_peak += difference;
+  for (auto& stage : m.by_stage)
+    stage.allocated_peak += difference, stage.reserved_peak += difference, stage.device_peak += difference;
   m.allocated_peak_high = scaled(m.allocated_peak, std::exp(2 * std::max(c.spread, several ? 0.01 : 0.02)));
-  const std::int64_t needed = m.allocated_peak_high + outside;      // cached segments are given back before a job runs out
+  const std::int64_t needed = m.allocated_peak_high + outside;  // cached segments are given back before a job runs out
   m.device_peak_high = std::max(needed, m.device_peak);
   if (difference > 0) m.terms.push_back({"measured beyond the prediction", difference});
   if (difference < 0) shrink(m.terms, -difference);
-  std::stable_sort(m.terms.begin(), m.terms.end(), [](const MemoryTerm& a, const MemoryTerm& b) { return a.bytes > b.bytes; });
+  std::stable_sort(m.terms.begin(), m.terms.end(),
+                   [](const MemoryTerm& a, const MemoryTerm& b) { return a.bytes > b.bytes; });
   if (e.capacity_bytes > 0) {
     const double best = static_cast<double>(m.allocated_peak + outside), worst = static_cast<double>(needed);
     if (best > e.capacity_bytes) e.estimate.fits = "no";
@@ -90,7 +96,8 @@ std::optional<Correction> correction_of(const std::vector<std::pair<double, doub
     const double determinant = xx * one - x1 * x1;
     if (determinant > 1e-12 * xx * one) {
       const Correction line{.scale = (xy * one - y1 * x1) / determinant, .offset = (xx * y1 - x1 * xy) / determinant};
-      if (line.scale > 1.0 / 3 && line.scale < 3 && line.apply(least->first) > 0 && line.offset > -0.5 * least->second) c = line;
+      if (line.scale > 1.0 / 3 && line.scale < 3 && line.apply(least->first) > 0 && line.offset > -0.5 * least->second)
+        c = line;
     }
   }
   c.spread = spread_of(points, c);

@@ -21,19 +21,20 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLeastOfBound = 0.7;  // of what a replay finds, what may be certain at the least (memory's bounds)
-constexpr double kFrontStep = 0.98;  // a point of the Pareto front is at least 2 % faster than the one before
+constexpr double kFrontStep = 0.98;    // a point of the Pareto front is at least 2 % faster than the one before
 
 // A plan that several offers share, with its memory once it is known.
 struct Entry {
   job::Plan plan;
   double floor = 0;
-  int family = -1;                       // equal but for the micro batch; -1: a plan of its own
+  int family = -1;                         // equal but for the micro batch; -1: a plan of its own
   std::optional<memory::Outlook> outlook;  // before any replay
   std::unique_ptr<memory::Result> memory;  // judged without a host
   std::unique_ptr<Error> refused;          // by the framework's rules
 };
 
-// Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a larger one.
+// Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a
+// larger one.
 struct Family {
   std::vector<int> entries;
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
@@ -43,30 +44,31 @@ struct Family {
 
 struct PlanSet;
 
-// What one replay tells of its relatives. The moment of its peak comes in every run of the same layout: there the sharded terms are as
-// large as the shards are few, the activations as large as the micro batch, the rest stays. So the sum is a lower bound of the
-// relative's peak.
+// What one replay tells of its relatives. The moment of its peak comes in every run of the same layout: there the
+// sharded terms are as large as the shards are few, the activations as large as the micro batch, the rest stays. So the
+// sum is a lower bound of the relative's peak.
 struct Lesson {
   const PlanSet* from = nullptr;
   double shards = 1, micro_batch = 1;
   double fixed = 0, sharded = 0, scaling = 0;  // bytes; times shards; a sequence of the micro batch
   double gathered = 0;                         // parameters of other ranks: no less with more ranks
-  double unclear = 0;                          // grows with the micro batch at most in proportion; on other sizes anything
+  double unclear = 0;  // grows with the micro batch at most in proportion; on other sizes anything
 
   // Least bytes of a relative.
   double bound(const PlanSet& set, double its_shards, double its_micro) const {
     double bytes = fixed + sharded / its_shards + scaling * its_micro;
     if (its_shards >= shards) bytes += gathered;
     if (from == &set) return 0.99 * (bytes + unclear * std::min(1.0, its_micro / micro_batch));  // rounding to segments
-    return 0.9 * bytes;                                                                         // other workspaces and kernels
+    return 0.9 * bytes;  // other workspaces and kernels
   }
 };
 
-using LayoutKey = std::tuple<int, int, bool, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
+using LayoutKey =
+    std::tuple<int, int, bool, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
 
 struct PlanSet {
   const hardware::Device* device = nullptr;
-  double capacity = 0;                   // bytes; 0 = unknown
+  double capacity = 0;  // bytes; 0 = unknown
   std::vector<Entry> entries;
   std::vector<Family> families;
 };
@@ -84,9 +86,12 @@ struct Cell {
 bool accumulates(const job::Plan& p) { return p.gradient_accumulation > 1; }
 
 bool same_layout(const job::Plan& a, const job::Plan& b) {
-  return a.sharding.stage == b.sharding.stage && a.sharding.shard_degree == b.sharding.shard_degree && a.sharding.replicate_degree == b.sharding.replicate_degree &&
-         a.sharding.reshard_after_forward == b.sharding.reshard_after_forward && a.tensor_parallel == b.tensor_parallel && a.pipeline.degree == b.pipeline.degree &&
-         a.expert_parallel == b.expert_parallel && a.offload.parameters == b.offload.parameters && a.offload.gradients == b.offload.gradients && a.offload.optimizer == b.offload.optimizer;
+  return a.sharding.stage == b.sharding.stage && a.sharding.shard_degree == b.sharding.shard_degree &&
+         a.sharding.replicate_degree == b.sharding.replicate_degree &&
+         a.sharding.reshard_after_forward == b.sharding.reshard_after_forward &&
+         a.tensor_parallel == b.tensor_parallel && a.pipeline.degree == b.pipeline.degree &&
+         a.expert_parallel == b.expert_parallel && a.offload.parameters == b.offload.parameters &&
+         a.offload.gradients == b.offload.gradients && a.offload.optimizer == b.offload.optimizer;
 }
 
 void link_families(PlanSet& set) {
@@ -94,7 +99,8 @@ void link_families(PlanSet& set) {
     auto& entry = set.entries[static_cast<size_t>(i)];
     const bool continues = !set.families.empty() && [&] {
       const auto& last = set.entries[static_cast<size_t>(set.families.back().entries.back())];
-      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) && accumulates(last.plan) == accumulates(entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
+      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) &&
+             accumulates(last.plan) == accumulates(entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
     }();
     if (!continues) set.families.emplace_back();
     entry.family = static_cast<int>(set.families.size()) - 1;
@@ -102,10 +108,21 @@ void link_families(PlanSet& set) {
   }
 }
 
-// Layouts that differ in size and micro batch alone share a key; so do GPUs whose kernels keep the same tensors (one generation).
+// Layouts that differ in size and micro batch alone share a key; so do GPUs whose kernels keep the same tensors (one
+// generation).
 LayoutKey layout_key(const job::Plan& p, const hardware::Device& device) {
-  return {p.sharding.stage,   static_cast<int>(p.sharding.reshard_after_forward),  p.sharding.stage > 0 && p.sharding.replicate_degree > 1, accumulates(p), p.tensor_parallel, p.pipeline.degree, p.expert_parallel,
-          static_cast<int>(p.offload.parameters), static_cast<int>(p.offload.gradients), static_cast<int>(p.offload.optimizer), static_cast<int>(p.offload.activations), p.checkpointing.kind,
+  return {p.sharding.stage,
+          static_cast<int>(p.sharding.reshard_after_forward),
+          p.sharding.stage > 0 && p.sharding.replicate_degree > 1,
+          accumulates(p),
+          p.tensor_parallel,
+          p.pipeline.degree,
+          p.expert_parallel,
+          static_cast<int>(p.offload.parameters),
+          static_cast<int>(p.offload.gradients),
+          static_cast<int>(p.offload.optimizer),
+          static_cast<int>(p.offload.activations),
+          p.checkpointing.kind,
           device.is_cpu ? -1 : static_cast<int>(device.compute_capability_number())};
 }
 
@@ -118,11 +135,15 @@ Lesson lesson_of(const PlanSet& set, const job::Job& job, const job::Plan& plan,
   for (const auto& term : r.memory.terms) {
     const double bytes = static_cast<double>(term.bytes);
     const auto is = [&](Term t) { return term.name == memory::name_of(t); };
-    const auto by_stage = [&](int from) { (stage >= from ? l.sharded : l.fixed) += stage >= from ? bytes * l.shards : bytes; };
+    const auto by_stage = [&](int from) {
+      (stage >= from ? l.sharded : l.fixed) += stage >= from ? bytes * l.shards : bytes;
+    };
     if (is(Term::kOptimizerStates) || is(Term::kMaster)) by_stage(1);
     else if (is(Term::kGradients)) by_stage(2);
     else if (is(Term::kParameters)) by_stage(3);
-    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kRecomputed) || (is(Term::kLogits) && job.loss.kind == "plain")) l.scaling += bytes / l.micro_batch;
+    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kRecomputed) ||
+             (is(Term::kLogits) && job.loss.kind == "plain"))
+      l.scaling += bytes / l.micro_batch;
     else if (is(Term::kGathered)) l.gathered += bytes;
     else if (term.name != "cached by the allocator") l.unclear += bytes;
   }
@@ -131,8 +152,16 @@ Lesson lesson_of(const PlanSet& set, const job::Job& job, const job::Plan& plan,
 
 class Searcher {
  public:
-  Searcher(const job::Job& job, const model::Model& model, const Duration& duration, const std::vector<Choice>& choices, const Limits& limits, const timing::Calibration* calibration)
-      : job_(job), model_(model), duration_(duration), choices_(choices), limits_(limits), calibration_(calibration), sizes_(sizes_of(job, model)), work_(timing::prepare(job, model)) {
+  Searcher(const job::Job& job, const model::Model& model, const Duration& duration, const std::vector<Choice>& choices,
+           const Limits& limits, const timing::Calibration* calibration)
+      : job_(job),
+        model_(model),
+        duration_(duration),
+        choices_(choices),
+        limits_(limits),
+        calibration_(calibration),
+        sizes_(sizes_of(job, model)),
+        work_(timing::prepare(job, model)) {
     out_.offers.resize(choices.size());
   }
 
@@ -177,7 +206,8 @@ class Searcher {
     if (slot) return *slot;
     slot = std::make_unique<PlanSet>();
     slot->device = choice.device;
-    slot->capacity = choice.device->is_cpu ? shape.device_memory_gib.value_or(0) * 1073741824.0 : choice.device->memory_bytes();
+    slot->capacity =
+        choice.device->is_cpu ? shape.device_memory_gib.value_or(0) * 1073741824.0 : choice.device->memory_bytes();
     auto plans = plans_for(job_, model_, shape);
     slot->entries.reserve(plans.size());
     for (auto& plan : plans) {
@@ -196,10 +226,13 @@ class Searcher {
       const std::string where = "/offers/" + std::to_string(choice.index) + "/plans/" + std::to_string(i);
       job::Plan plan = job::parse_plan(choice.offer->plans[i], where);
       const hardware::Device& device = hardware::find_device(plan.gpu, where + "/gpu");
-      if (&device != choice.device) throw Error("conflict", where + "/gpu", "is " + device.key + ", but the offer has " + choice.device->key, "make both the same device");
+      if (&device != choice.device)
+        throw Error("conflict", where + "/gpu", "is " + device.key + ", but the offer has " + choice.device->key,
+                    "make both the same device");
       if (plan.nodes > choice.offer->max_nodes || plan.gpus_per_node > choice.offer->gpus_per_node)
         throw Error("out_of_range", where,
-                    "needs " + std::to_string(plan.nodes) + " nodes with " + std::to_string(plan.gpus_per_node) + " GPUs, but the offer has " + std::to_string(choice.offer->max_nodes) + " with " +
+                    "needs " + std::to_string(plan.nodes) + " nodes with " + std::to_string(plan.gpus_per_node) +
+                        " GPUs, but the offer has " + std::to_string(choice.offer->max_nodes) + " with " +
                         std::to_string(choice.offer->gpus_per_node),
                     "correct the plan or the offer");
       if (device.is_cpu && !plan.device_memory_gib) plan.device_memory_gib = choice.offer->device_memory_gib;
@@ -230,7 +263,8 @@ class Searcher {
     cell.set = &set;
     cell.entry = &entry;
     try {
-      cell.time = timing::step_time(*work_, entry.plan, *choice.device, &choice.offer->host, &choice.offer->interconnect, calibration_);
+      cell.time = timing::step_time(*work_, entry.plan, *choice.device, &choice.offer->host,
+                                    &choice.offer->interconnect, calibration_);
     } catch (const Error& e) {
       out_.offers[index].refusal = e.message + (e.remedy.empty() ? "" : "; " + e.remedy);
       out_.offers[index].refusal_code = e.code;
@@ -271,7 +305,9 @@ class Searcher {
     auto& result = out_.offers[cell.choice];
     const bool inside = within(cell);
     const bool outside = choices_[cell.choice].outside;
-    const bool for_best = inside && !outside && !result.best, for_front = inside && !outside && cell.seconds < kFrontStep * front_seconds, for_cheapest = !result.cheapest;
+    const bool for_best = inside && !outside && !result.best,
+               for_front = inside && !outside && cell.seconds < kFrontStep * front_seconds,
+               for_cheapest = !result.cheapest;
     if (!limits_.exhaustive && !for_best && !for_front && !for_cheapest) return;
     const memory::Result* memory = replay(cell, limits_.allow_unsure || (inside && !result.unsure));
     if (!memory) return;
@@ -292,11 +328,12 @@ class Searcher {
     }
   }
 
-  // Within 5 % of the device's memory the allocator frees and retries: published steps there took up to twice as long, so such a
-  // plan is taken only where an offer has no other.
+  // Within 5 % of the device's memory the allocator frees and retries: published steps there took up to twice as long,
+  // so such a plan is taken only where an offer has no other.
   static bool is_tight(const memory::Result& r) {
     const double outside_allocator = static_cast<double>(r.memory.device_peak - r.memory.reserved_peak);
-    return r.capacity_bytes > 0 && static_cast<double>(r.memory.allocated_peak) + std::max(outside_allocator, 0.0) > 0.95 * r.capacity_bytes;
+    return r.capacity_bytes > 0 &&
+           static_cast<double>(r.memory.allocated_peak) + std::max(outside_allocator, 0.0) > 0.95 * r.capacity_bytes;
   }
 
   void take_tight_ones() {
@@ -308,7 +345,9 @@ class Searcher {
         added = true;
       }
     if (!added) return;
-    std::stable_sort(out_.front.begin(), out_.front.end(), [](const Found& a, const Found& b) { return a.cost != b.cost ? a.cost < b.cost : a.seconds < b.seconds; });
+    std::stable_sort(out_.front.begin(), out_.front.end(), [](const Found& a, const Found& b) {
+      return a.cost != b.cost ? a.cost < b.cost : a.seconds < b.seconds;
+    });
     double seconds = kInfinity;
     std::erase_if(out_.front, [&](const Found& f) {
       if (f.seconds >= seconds) return true;
@@ -317,17 +356,22 @@ class Searcher {
     });
   }
 
-  // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the plan. Where
-  // "unsure" is of no use, also where it cannot be better than that.
+  // The memory verdict of a cell at its offer; nullptr where it is known not to fit, or where the framework refuses the
+  // plan. Where "unsure" is of no use, also where it cannot be better than that.
   const memory::Result* replay(const Cell& cell, bool unsure_counts) {
     Entry& entry = *cell.entry;
     PlanSet& set = *cell.set;
-    const memory::Request at_offer{.job = job_, .plan = entry.plan, .model = model_, .device = *set.device, .host = &choices_[cell.choice].offer->host};
+    const memory::Request at_offer{.job = job_,
+                                   .plan = entry.plan,
+                                   .model = model_,
+                                   .device = *set.device,
+                                   .host = &choices_[cell.choice].offer->host};
     if (!limits_.exhaustive && is_hopeless(set, entry, at_offer, unsure_counts)) return nullptr;
     const memory::Result* bare = judge(set, entry);
     if (!bare) return nullptr;
     const auto& host = *at_offer.host;
-    const bool host_matters = entry.plan.offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) > 0.7 * *host.ram_gib * 1073741824.0);
+    const bool host_matters = entry.plan.offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) >
+                                                                               0.7 * *host.ram_gib * 1073741824.0);
     if (!host_matters || bare->fits == "no") return bare;
     with_host_ = memory::at_host(at_offer, *bare);
     return &with_host_;
@@ -338,7 +382,8 @@ class Searcher {
       const auto& family = set.families[static_cast<size_t>(entry.family)];
       if (entry.plan.micro_batch >= (unsure_counts ? family.no_from : family.unsure_from)) return true;
       const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
-      const double bound = lesson.from ? lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) : 0;
+      const double bound =
+          lesson.from ? lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) : 0;
       if (set.capacity > 0 && (unsure_counts ? kLeastOfBound * bound : bound) > set.capacity) return true;
     }
     const memory::Outlook* outlook = look(set, entry);
@@ -369,7 +414,8 @@ class Searcher {
     if (!entry.memory) {
       ++out_.replays;
       try {
-        entry.memory = std::make_unique<memory::Result>(memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device}));
+        entry.memory = std::make_unique<memory::Result>(
+            memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device}));
       } catch (const Error& e) {
         entry.refused = std::make_unique<Error>(e);
         return nullptr;
@@ -392,7 +438,12 @@ class Searcher {
   }
 
   Found found(const Cell& cell, const memory::Result& memory) const {
-    Found f{.choice = cell.choice, .plan = cell.entry->plan, .memory = memory, .time = cell.time, .needs = run_needs(job_, cell.entry->plan, cell.time, cell.steps), .steps = cell.steps};
+    Found f{.choice = cell.choice,
+            .plan = cell.entry->plan,
+            .memory = memory,
+            .time = cell.time,
+            .needs = run_needs(job_, cell.entry->plan, cell.time, cell.steps),
+            .steps = cell.steps};
     f.tight = is_tight(memory);
     f.cost = cell.cost;
     f.seconds = cell.seconds;
@@ -426,7 +477,9 @@ class Searcher {
       std::vector<std::pair<PlanSet*, Entry*>> mine;
       for (auto& set : listed_)
         for (auto& entry : set->entries)
-          if (std::any_of(cells_.begin(), cells_.end(), [&](const Cell& c) { return c.choice == index && c.entry == &entry; })) mine.emplace_back(set.get(), &entry);
+          if (std::any_of(cells_.begin(), cells_.end(),
+                          [&](const Cell& c) { return c.choice == index && c.entry == &entry; }))
+            mine.emplace_back(set.get(), &entry);
       take_least(index, mine);
       return;
     }
@@ -435,7 +488,9 @@ class Searcher {
       PlanSet& set = plan_set(choice, it->first, it->second);
       std::vector<std::pair<PlanSet*, Entry*>> smallest;
       for (const auto& family : set.families)
-        if (auto& entry = set.entries[static_cast<size_t>(family.entries.front())]; entry.plan.checkpointing.kind == "full") smallest.emplace_back(&set, &entry);
+        if (auto& entry = set.entries[static_cast<size_t>(family.entries.front())];
+            entry.plan.checkpointing.kind == "full")
+          smallest.emplace_back(&set, &entry);
       take_least(index, smallest);
       if (out_.offers[index].least_memory) break;  // the largest size that has a plan at all
     }
@@ -468,13 +523,19 @@ class Searcher {
     }
     if (found_at == plans.size()) {
       for (const auto& [set, entry] : plans)
-        if (entry->refused && result.refusal.empty()) result.refusal = entry->refused->message, result.refusal_code = entry->refused->code;
+        if (entry->refused && result.refusal.empty())
+          result.refusal = entry->refused->message, result.refusal_code = entry->refused->code;
       return;
     }
     const auto& [set, entry] = plans[found_at];
     result.least_memory = Found{.choice = index, .plan = entry->plan, .memory = *entry->memory};
     if (entry->plan.offload.any())
-      result.least_memory->memory = memory::at_host({.job = job_, .plan = entry->plan, .model = model_, .device = *set->device, .host = &choices_[index].offer->host}, *entry->memory);
+      result.least_memory->memory = memory::at_host({.job = job_,
+                                                     .plan = entry->plan,
+                                                     .model = model_,
+                                                     .device = *set->device,
+                                                     .host = &choices_[index].offer->host},
+                                                    *entry->memory);
   }
 
   const job::Job& job_;
@@ -496,7 +557,8 @@ class Searcher {
 
 }  // namespace
 
-pricing::RunNeeds run_needs(const job::Job& job, const job::Plan& plan, const timing::StepTime& time, std::int64_t steps) {
+pricing::RunNeeds run_needs(const job::Job& job, const job::Plan& plan, const timing::StepTime& time,
+                            std::int64_t steps) {
   pricing::RunNeeds n;
   n.gpus = plan.gpus();
   n.seconds = time.step * static_cast<double>(steps);
@@ -507,7 +569,8 @@ pricing::RunNeeds run_needs(const job::Job& job, const job::Plan& plan, const ti
   return n;
 }
 
-Outcome search(const job::Job& job, const model::Model& model, const Duration& duration, const std::vector<Choice>& choices, const Limits& limits, const timing::Calibration* calibration) {
+Outcome search(const job::Job& job, const model::Model& model, const Duration& duration,
+               const std::vector<Choice>& choices, const Limits& limits, const timing::Calibration* calibration) {
   return Searcher(job, model, duration, choices, limits, calibration).run();
 }
 

@@ -15,9 +15,12 @@ struct Row {
 constexpr Row kRows[] = {
     {Generation::kVolta, 0.237, 0.573, 0.573, 0.573},  // memory-efficient attention: FlashAttention-2 begins with
                                                        // Ampere
-    {Generation::kAmpere, 0.290, 0.700, 0.700, 0.700},    {Generation::kHopper, 0.159, 0.345, 0.583, 0.528},
-    {Generation::kBlackwell, 0.159, 0.345, 0.513, 0.513}, {Generation::kGa10x, 0.321, 0.635, 0.635, 0.635},
-    {Generation::kAda, 0.338, 0.795, 0.795, 0.795},       {Generation::kCdna, 0.159, 0.345, 0.345, 0.345},
+    {Generation::kAmpere, 0.290, 0.700, 0.700, 0.700},
+    {Generation::kHopper, 0.159, 0.345, 0.583, 0.528},
+    {Generation::kBlackwell, 0.159, 0.345, 0.513, 0.513},
+    {Generation::kGa10x, 0.321, 0.635, 0.635, 0.635},
+    {Generation::kAda, 0.338, 0.795, 0.795, 0.795},
+    {Generation::kCdna, 0.159, 0.345, 0.345, 0.345},
 };
 constexpr double kFlexShare = 0.85;  // of FlashAttention-2: FlexAttention reports 85-90 % of it (PyTorch blog, 2024-08)
 constexpr double kFp32Share = 0.7;   // fp32 runs the memory-efficient kernel; share of what fp32 products sustain
@@ -32,21 +35,14 @@ double share_of(const Work& work, Generation generation, const Row& row, Attenti
     return share;
   };
   switch (work.attention) {
-    case AttentionWord::kFlash1:
-      return pick(row.flash1, "flash1", true);
-    case AttentionWord::kFlash2:
-      return pick(row.flash2, "flash2", true);
-    case AttentionWord::kFlash3:
-      return pick(row.flash3, "flash3", true);
-    case AttentionWord::kCudnn:
-      return pick(row.cudnn, "cudnn", true);
-    case AttentionWord::kFlex:
-      return pick(row.flash2 * kFlexShare, "flex", true);
-    case AttentionWord::kEager:
-      return pick(row.flash2, "eager", true);
+    case AttentionWord::kFlash1: return pick(row.flash1, "flash1", true);
+    case AttentionWord::kFlash2: return pick(row.flash2, "flash2", true);
+    case AttentionWord::kFlash3: return pick(row.flash3, "flash3", true);
+    case AttentionWord::kCudnn: return pick(row.cudnn, "cudnn", true);
+    case AttentionWord::kFlex: return pick(row.flash2 * kFlexShare, "flex", true);
+    case AttentionWord::kEager: return pick(row.flash2, "eager", true);
     case AttentionWord::kFlash:
-    case AttentionWord::kSdpa:
-      break;
+    case AttentionWord::kSdpa: break;
   }
   if (generation == Generation::kBlackwell) return pick(row.cudnn, "cudnn", false);
   if (work.old_flash && work.attention == AttentionWord::kFlash &&

@@ -31,12 +31,9 @@ double tokens_of(const Work& work, const BlockWork& block, const Share& share) {
 
 double linear_flops(const Work& work, const DeviceRates& rates) {
   switch (work.compute) {
-    case Compute::kFp32:
-      return rates.fp32_flops;
-    case Compute::kFp8:
-      return rates.fp8_flops;
-    case Compute::kHalf:
-      break;
+    case Compute::kFp32: return rates.fp32_flops;
+    case Compute::kFp8: return rates.fp8_flops;
+    case Compute::kHalf: break;
   }
   return rates.half_flops;
 }
@@ -173,20 +170,13 @@ Passes block_seconds(const Work& work, const BlockWork& block, const Share& shar
   passes.backward =
       linear + weight_gradients + attention.backward + kBackwardBytes * elementwise + 2 * adapter + dequantize;
   switch (share.recompute) {
-    case Share::Recompute::kNone:
-      break;
-    case Share::Recompute::kFull:
-      passes.recompute = passes.forward;
-      break;
+    case Share::Recompute::kNone: break;
+    case Share::Recompute::kFull: passes.recompute = passes.forward; break;
     case Share::Recompute::kSelectiveOp:
       passes.recompute = 0.5 * (0.3 * linear + attention.forward + elementwise);
       break;
-    case Share::Recompute::kSelectiveOpAllCompute:
-      passes.recompute = elementwise;
-      break;
-    case Share::Recompute::kAttention:
-      passes.recompute = attention.forward;
-      break;
+    case Share::Recompute::kSelectiveOpAllCompute: passes.recompute = elementwise; break;
+    case Share::Recompute::kAttention: passes.recompute = attention.forward; break;
   }
   passes.recompute /= share.recompute_every;
 

@@ -20,12 +20,9 @@ double default_node_gbs(Generation generation, double gpus_per_node) {
   switch (generation) {
     case Generation::kHopper:
     case Generation::kBlackwell:
-    case Generation::kCdna:
-      return 400;
-    case Generation::kAmpere:
-      return 100;
-    default:
-      return 12.5;
+    case Generation::kCdna: return 400;
+    case Generation::kAmpere: return 100;
+    default: return 12.5;
   }
 }
 
@@ -102,8 +99,6 @@ double alltoall_seconds(const Links& links, double bytes, double ranks, double t
   return seconds;
 }
 
-double ring_seconds(double ranks, double collectives) {
-  return ranks > 16 ? kRingSeconds * ranks * collectives : 0;
-}
+double ring_seconds(double ranks, double collectives) { return ranks > 16 ? kRingSeconds * ranks * collectives : 0; }
 
 }  // namespace shardfit::timing

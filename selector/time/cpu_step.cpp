@@ -124,10 +124,8 @@ CpuParts cpu_parts(const Work& work, const job::Plan& plan, const BusyRates& rat
   if (checkpointed) compute -= last_forward;
   if (work.logits_width > 0) {
     double rows = static_cast<double>(schedule::kLossTileElements) / work.logits_width;
-    if (work.loss_rows > 0)
-      rows = work.loss_rows;
-    else if (work.loss_chunks > 0)
-      rows = std::ceil(tokens / work.loss_chunks);
+    if (work.loss_rows > 0) rows = work.loss_rows;
+    else if (work.loss_chunks > 0) rows = std::ceil(tokens / work.loss_chunks);
     rows = std::clamp(rows, 1.0, tokens);
     for (Product product : {Product::kForward, Product::kInput, Product::kWeight})
       compute += tokens / rows * gemm_seconds(rates, product, rows, work.hidden, work.logits_width);

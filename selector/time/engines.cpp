@@ -59,20 +59,13 @@ const EngineRow& engine_row(Engine engine) {
 
 std::string_view engine_name(Engine engine) {
   switch (engine) {
-    case Engine::kShardfit:
-      return "shardfit";
-    case Engine::kFsdp1:
-      return "fsdp1";
-    case Engine::kFsdp2:
-      return "fsdp2";
-    case Engine::kDeepspeed:
-      return "deepspeed";
-    case Engine::kDdp:
-      return "ddp";
-    case Engine::kMegatron:
-      return "megatron";
-    case Engine::kOther:
-      return "other";
+    case Engine::kShardfit: return "shardfit";
+    case Engine::kFsdp1: return "fsdp1";
+    case Engine::kFsdp2: return "fsdp2";
+    case Engine::kDeepspeed: return "deepspeed";
+    case Engine::kDdp: return "ddp";
+    case Engine::kMegatron: return "megatron";
+    case Engine::kOther: return "other";
   }
   return "other";
 }

@@ -87,10 +87,8 @@ Result estimate_time(const Request& request) {
   result.time = to_estimate(time);
   result.basis = time.calibrated ? "probed" : "table";
   result.assumed = work.assumed;
-  if (!request.device.is_cpu)
-    assume(request, work, result.assumed);
-  else if (request.calibration)
-    assume_cpu(request, work, result.assumed);
+  if (!request.device.is_cpu) assume(request, work, result.assumed);
+  else if (request.calibration) assume_cpu(request, work, result.assumed);
   return result;
 }
 

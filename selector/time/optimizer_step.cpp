@@ -30,7 +30,8 @@ void set_optimizer(const job::Job& job, Work& work) {
   } else {
     // which one runs is settled, and told, where memory is counted; the rates were fitted on runs that did not say
     if (work.engine != Engine::kShardfit)
-      work.assumed.push_back("optimizer step timed at the rate of " + implementation + " (optimizer.implementation is not stated)");
+      work.assumed.push_back("optimizer step timed at the rate of " + implementation +
+                             " (optimizer.implementation is not stated)");
   }
   double bytes = implementation == "fused"    ? kFusedBytes
                  : implementation == "single" ? kSingleBytes
@@ -86,15 +87,9 @@ double cpu_optimizer_seconds(const Work& work, double node_parameters, double ra
     case Engine::kFsdp1:
     case Engine::kFsdp2:
     case Engine::kDdp:
-    case Engine::kMegatron:
-      rate = kTorchRate;
-      break;
-    case Engine::kShardfit:
-      rate = kRankRate * std::pow(std::max(ranks, 1.0), kRankPower) * kNewSoftware;
-      break;
-    case Engine::kOther:
-      rate = kUnknownRate * (work.label == "torchao" ? 2 : 1);
-      break;
+    case Engine::kMegatron: rate = kTorchRate; break;
+    case Engine::kShardfit: rate = kRankRate * std::pow(std::max(ranks, 1.0), kRankPower) * kNewSoftware; break;
+    case Engine::kOther: rate = kUnknownRate * (work.label == "torchao" ? 2 : 1); break;
   }
   rate = std::min(rate, kMemoryShare * ddr_gbs);
   return node_parameters * work.cpu_state_bytes / (std::max(rate, 1e-3) * 1e9);

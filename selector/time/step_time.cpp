@@ -44,13 +44,11 @@ Share share_of(const job::Plan& plan, bool sharded) {
   share.nodes = static_cast<double>(plan.nodes);
   share.sharded = sharded;
   const job::Checkpointing& c = plan.checkpointing;
-  if (c.kind == "full")
-    share.recompute = Share::Recompute::kFull;
+  if (c.kind == "full") share.recompute = Share::Recompute::kFull;
   else if (c.kind == "selective_op")
     share.recompute =
         c.save && *c.save == "all_compute" ? Share::Recompute::kSelectiveOpAllCompute : Share::Recompute::kSelectiveOp;
-  else if (c.kind == "selective")
-    share.recompute = Share::Recompute::kAttention;
+  else if (c.kind == "selective") share.recompute = Share::Recompute::kAttention;
   share.recompute_every = static_cast<double>(std::max<std::int64_t>(c.every, 1));
   return share;
 }
@@ -60,17 +58,12 @@ double default_ddr_gbs(const hardware::Device& device, Generation generation) {
   const bool workstation = key.starts_with("rtx_a") || key.starts_with("rtx_6000") || key.starts_with("rtx_pro");
   if (key.starts_with("rtx_") && !workstation) return 60;  // desktops: two channels
   switch (generation) {
-    case Generation::kVolta:
-      return 256;
-    case Generation::kAmpere:
-      return 410;
-    case Generation::kHopper:
-      return 614;
+    case Generation::kVolta: return 256;
+    case Generation::kAmpere: return 410;
+    case Generation::kHopper: return 614;
     case Generation::kBlackwell:
-    case Generation::kCdna:
-      return 716;
-    default:
-      return 307;
+    case Generation::kCdna: return 716;
+    default: return 307;
   }
 }
 
@@ -282,10 +275,8 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
         (work.label.empty() ? trained_here * (work.gradient_bytes >= 4 ? 4 : 2) / (stage >= 2 ? shard : 1)
                             : trained_here * 2) /
         links.pcie;
-    if (steps > 1 && work.engine == Engine::kDeepspeed)
-      host_serial += kAccumulatedGradients * copies;
-    else
-      host_backward += copies;
+    if (steps > 1 && work.engine == Engine::kDeepspeed) host_serial += kAccumulatedGradients * copies;
+    else host_backward += copies;
   }
 
   // ---- overlap
@@ -307,8 +298,7 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
     double virtual_stages = 1;
     if (plan.pipeline.virtual_stages)
       virtual_stages = static_cast<double>(std::max<std::int64_t>(*plan.pipeline.virtual_stages, 1));
-    else if (work.engine == Engine::kMegatron)
-      virtual_stages = std::clamp(std::floor(work.layers / stages), 1.0, 5.0);
+    else if (work.engine == Engine::kMegatron) virtual_stages = std::clamp(std::floor(work.layers / stages), 1.0, 5.0);
     // The last stage carries the head unless embedding and head are counted as layers.
     const bool balanced = std::fmod(work.layers + 2, stages * virtual_stages) == 0;
     const double head_here = balanced ? head_seconds_total / stages : head_seconds_total;
@@ -412,18 +402,12 @@ StepTime gpu_step(const Work& work, const job::Plan& plan, const hardware::Devic
 
 const char* name_of(Bound bound) {
   switch (bound) {
-    case Bound::kCompute:
-      return "compute";
-    case Bound::kCommunication:
-      return "communication";
-    case Bound::kPcie:
-      return "pcie";
-    case Bound::kCpuOptimizer:
-      return "cpu_optimizer";
-    case Bound::kNvme:
-      return "nvme";
-    case Bound::kInput:
-      return "input";
+    case Bound::kCompute: return "compute";
+    case Bound::kCommunication: return "communication";
+    case Bound::kPcie: return "pcie";
+    case Bound::kCpuOptimizer: return "cpu_optimizer";
+    case Bound::kNvme: return "nvme";
+    case Bound::kInput: return "input";
   }
   return "compute";
 }

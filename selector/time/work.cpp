@@ -66,8 +66,7 @@ bool reads_inner(const model::Block& block, const Op& op) {
       case OpKind::kActivation:
       case OpKind::kGatedActivation:
       case OpKind::kExperts:
-      case OpKind::kSsm:
-        return true;
+      case OpKind::kSsm: return true;
       case OpKind::kDropout:
       case OpKind::kScale:
       case OpKind::kMultiply:
@@ -75,8 +74,7 @@ bool reads_inner(const model::Block& block, const Op& op) {
         if (producer->in.empty()) return false;
         tensor = producer->in[0];
         break;
-      default:
-        return false;
+      default: return false;
     }
   }
   return false;
@@ -146,9 +144,7 @@ BlockWork block_work(const model::Block& block, const model::Run& run, double fi
         out.linears.push_back(linear);
         break;
       }
-      case OpKind::kNorm:
-        (op.rms ? out.rms_width : out.layer_norm_width) += width(block, op.in);
-        break;
+      case OpKind::kNorm: (op.rms ? out.rms_width : out.layer_norm_width) += width(block, op.in); break;
       case OpKind::kRope:
         out.rope_width += width(block, op.in) * (op.rotary_fraction > 0 ? op.rotary_fraction : 1);
         break;
@@ -210,12 +206,9 @@ BlockWork block_work(const model::Block& block, const model::Run& run, double fi
         if (e.adapter && !ia3)
           work.adapter_parameters += out.count * e.experts * rank * 3 * (e.hidden + e.intermediate);
         const double inner = e.top_k * e.intermediate + e.shared;
-        if (e.clamped)
-          out.clamped_gated_width += inner;
-        else if (e.gated)
-          out.gated_width += inner;
-        else
-          out.activation_width += inner;
+        if (e.clamped) out.clamped_gated_width += inner;
+        else if (e.gated) out.gated_width += inner;
+        else out.activation_width += inner;
         out.routed_width += e.top_k * e.hidden;
         out.experts.push_back(e);
         work.mixture = true;
@@ -231,11 +224,8 @@ BlockWork block_work(const model::Block& block, const model::Run& run, double fi
         out.scan_width += static_cast<double>(op.ssm.inner > 0 ? op.ssm.inner : op.ssm.heads * op.ssm.head_dim);
         break;
       }
-      case OpKind::kConvolution:
-        out.scan_width += width(block, op.in);
-        break;
-      default:
-        break;
+      case OpKind::kConvolution: out.scan_width += width(block, op.in); break;
+      default: break;
     }
   }
   return out;

@@ -1,7 +1,7 @@
 // Tokenizing and reading weights.
 //   files_bench TOKENIZER.json TEXT [WEIGHTS.safetensors]
-// prints MB/s of Tokenizer::encode on one thread, and GB/s of SafetensorsFile::read_fp32 paired with plain pread of 8 MiB pieces and with
-// the checksum of checkpoints; medians of seven rounds, the pairs taken in turn.
+// prints MB/s of Tokenizer::encode on one thread, and GB/s of SafetensorsFile::read_fp32 paired with plain pread of 8
+// MiB pieces and with the checksum of checkpoints; medians of seven rounds, the pairs taken in turn.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -44,11 +44,13 @@ void weights(const char* path) {
   std::vector<double> read, plain, hashed;
   for (int round = 0; round < 7; ++round) {
     read.push_back(seconds([&] {
-      for (const auto& [name, tensor] : file.tensors()) file.read_fp32(name, 0, std::span(out).first(static_cast<std::size_t>(tensor.elements())));
+      for (const auto& [name, tensor] : file.tensors())
+        file.read_fp32(name, 0, std::span(out).first(static_cast<std::size_t>(tensor.elements())));
     }));
     plain.push_back(seconds([&] {
       const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
-      for (off_t at = 0; ::pread(descriptor, piece.data(), piece.size(), at) > 0;) at += static_cast<off_t>(piece.size());
+      for (off_t at = 0; ::pread(descriptor, piece.data(), piece.size(), at) > 0;)
+        at += static_cast<off_t>(piece.size());
       ::close(descriptor);
     }));
     checkpoint::Xxh64 hash;
@@ -57,8 +59,8 @@ void weights(const char* path) {
     }));
   }
   const double bytes = static_cast<double>(total) / 1e9;
-  fmt::print("read_fp32 {:.2f} GB/s, plain pread {:.2f} GB/s, ratio {:.2f}; xxh64 {:.2f} GB/s\n", bytes / median(read), bytes / median(plain), median(plain) / median(read),
-             bytes / median(hashed));
+  fmt::print("read_fp32 {:.2f} GB/s, plain pread {:.2f} GB/s, ratio {:.2f}; xxh64 {:.2f} GB/s\n", bytes / median(read),
+             bytes / median(plain), median(plain) / median(read), bytes / median(hashed));
 }
 
 }  // namespace
@@ -74,6 +76,7 @@ int main(int argc, char** argv) {
     warm.push_back(seconds([&] { tokens = tokenizer.encode(text).size(); }));
   }
   const double megabytes = static_cast<double>(text.size()) / 1e6;
-  fmt::print("encode {:.1f} MB into {} tokens: {:.1f} MB/s, {:.1f} MB/s with the words cached\n", megabytes, tokens, megabytes / median(cold), megabytes / median(warm));
+  fmt::print("encode {:.1f} MB into {} tokens: {:.1f} MB/s, {:.1f} MB/s with the words cached\n", megabytes, tokens,
+             megabytes / median(cold), megabytes / median(warm));
   if (argc > 3) weights(argv[3]);
 }

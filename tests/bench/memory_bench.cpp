@@ -1,8 +1,8 @@
 // CPU time of one memory estimate of a 70B model, by framework and checkpointing: memory_bench [ESTIMATES].
 // Budget: 10,000 in 10 s on one core.
+#include <fmt/format.h>
 #include <cstdlib>
 #include <ctime>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "selector/hardware/device.hpp"
@@ -22,8 +22,17 @@ int main(int argc, char** argv) {
   double total = 0;
   for (const char* framework : {"fsdp2", "fsdp1", "deepspeed", "shardfit"})
     for (const char* checkpointing : {"none", "full"}) {
-      const auto job = job::parse_job({{"model", file}, {"method", "full"}, {"sequence_length", 4096}, {"precision", "bf16-mixed"}, {"framework", {{"name", framework}}}}, base);
-      auto plan = job::parse_plan({{"gpu", "h100_sxm_80gb"}, {"gpus_per_node", 8}, {"nodes", 8}, {"gradient_accumulation", 2}, {"activation_checkpointing", checkpointing},
+      const auto job = job::parse_job({{"model", file},
+                                       {"method", "full"},
+                                       {"sequence_length", 4096},
+                                       {"precision", "bf16-mixed"},
+                                       {"framework", {{"name", framework}}}},
+                                      base);
+      auto plan = job::parse_plan({{"gpu", "h100_sxm_80gb"},
+                                   {"gpus_per_node", 8},
+                                   {"nodes", 8},
+                                   {"gradient_accumulation", 2},
+                                   {"activation_checkpointing", checkpointing},
                                    {"sharding", {{"stage", 3}, {"shard_degree", 64}}}});
       const auto begin = std::clock();
       for (int i = 0; i < n; ++i) {

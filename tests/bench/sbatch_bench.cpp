@@ -1,6 +1,6 @@
-// sbatch_bench CLUSTER_DIR JOB.json [PAIRS]: what shardfit adds to sbatch, in paired runs on a test cluster (tests/bench/sbatch_bench.sh starts
-// one). Each pair runs the two commands one after the other, in alternating order; printed are both medians and the median of the pairs'
-// differences, with the quartiles.
+// sbatch_bench CLUSTER_DIR JOB.json [PAIRS]: what shardfit adds to sbatch, in paired runs on a test cluster
+// (tests/bench/sbatch_bench.sh starts one). Each pair runs the two commands one after the other, in alternating order;
+// printed are both medians and the median of the pairs' differences, with the quartiles.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,7 +30,8 @@ double quantile(std::vector<double> v, double q) {
   return v[static_cast<std::size_t>(q * static_cast<double>(v.size() - 1) + 0.5)];
 }
 
-void compare(const char* title, const Command& a, const std::vector<std::string>& a_env, const Command& b, const std::vector<std::string>& b_env, int pairs) {
+void compare(const char* title, const Command& a, const std::vector<std::string>& a_env, const Command& b,
+             const std::vector<std::string>& b_env, int pairs) {
   std::vector<double> as, bs, differences;
   run(a, a_env), run(b, b_env);  // caches
   for (int i = 0; i < pairs; ++i) {
@@ -42,8 +43,9 @@ void compare(const char* title, const Command& a, const std::vector<std::string>
     }
     as.push_back(ta), bs.push_back(tb), differences.push_back(tb - ta);
   }
-  std::printf("%-44s %8.2f ms -> %8.2f ms, difference %+7.2f ms (quartiles %+.2f to %+.2f, %d pairs)\n", title, quantile(as, 0.5), quantile(bs, 0.5), quantile(differences, 0.5),
-              quantile(differences, 0.25), quantile(differences, 0.75), pairs);
+  std::printf("%-44s %8.2f ms -> %8.2f ms, difference %+7.2f ms (quartiles %+.2f to %+.2f, %d pairs)\n", title,
+              quantile(as, 0.5), quantile(bs, 0.5), quantile(differences, 0.5), quantile(differences, 0.25),
+              quantile(differences, 0.75), pairs);
 }
 
 }  // namespace
@@ -55,9 +57,12 @@ int main(int argc, char** argv) {
   }
   const std::string cluster = argv[1], job = argv[2];
   const int pairs = argc > 3 ? std::max(1, std::atoi(argv[3])) : 40;
-  const std::vector<std::string> plain = {"SLURM_CONF=" + cluster + "/plain.conf"}, ours = {"SLURM_CONF=" + cluster + "/slurm.conf", "SHARDFIT_CONF=" + cluster + "/shardfit.conf"};
+  const std::vector<std::string> plain = {"SLURM_CONF=" + cluster + "/plain.conf"},
+                                 ours = {"SLURM_CONF=" + cluster + "/slurm.conf",
+                                         "SHARDFIT_CONF=" + cluster + "/shardfit.conf"};
   const Command sbatch = {"/usr/bin/env", "sbatch", "--hold", "-p", "cpu-berlin", "-o", "/dev/null", "--wrap", "true"};
-  const Command show = {"/usr/bin/env", "sbatch", "--hw=show", "--hw-job=" + job, "-p", "cpu-berlin", "-o", "/dev/null", "--wrap", "true"};
+  const Command show = {"/usr/bin/env", "sbatch", "--hw=show", "--hw-job=" + job, "-p",
+                        "cpu-berlin",   "-o",     "/dev/null", "--wrap",          "true"};
   compare("plain sbatch: without -> with the plugin", sbatch, plain, sbatch, ours, pairs * 2);
   compare("sbatch without the plugin -> sbatch --hw=show", sbatch, plain, show, ours, pairs);
   return 0;

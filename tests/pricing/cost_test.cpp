@@ -1,5 +1,5 @@
-// Money, rates and total cost. The worked decisions are published throughputs at listed prices (USD an hour): cost of a million
-// tokens on one GPU = price / (tokens per second x 3600) x 1e6.
+// Money, rates and total cost. The worked decisions are published throughputs at listed prices (USD an hour): cost of a
+// million tokens on one GPU = price / (tokens per second x 3600) x 1e6.
 #include "pricing/cost.hpp"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,9 @@ TEST(Money, IsDecimalExact) {
 TEST(Money, NeverMixesCurrencies) {
   Money m(1, "EUR");
   EXPECT_THROW(m += Money(1, "USD"), Error);
-  for (const char* bad : {"", "500", "EUR", "1,000EUR", "5 0EUR", "5EURO", "5EUX", "-5EUR", "1.2.3EUR", "99999999999EUR"}) EXPECT_THROW(Money::parse(bad, "/max_cost"), Error) << bad;
+  for (const char* bad :
+       {"", "500", "EUR", "1,000EUR", "5 0EUR", "5EURO", "5EUX", "-5EUR", "1.2.3EUR", "99999999999EUR"})
+    EXPECT_THROW(Money::parse(bad, "/max_cost"), Error) << bad;
   EXPECT_THROW(Money(1, "ABC"), Error);
   EXPECT_THROW(Money(1e10, "EUR"), Error);
   EXPECT_THROW(Money(9e9, "EUR") * 2, Error);
@@ -88,23 +90,31 @@ TEST(Rates, ConvertsThroughEuro) {
 
 TEST(Rates, ReadsTheEcbsOwnForms) {
   // Single quotes and several days, as in eurofxref-daily.xml and eurofxref-hist-90d.xml: the newest day counts.
-  const Rates r = Rates::parse("<gesmes:Envelope><Cube><Cube time='2026-08-20'><Cube currency='USD' rate='1.1'/></Cube><Cube time='2026-08-21'><Cube currency='USD' rate='1.2'/></Cube></Cube>", "f");
+  const Rates r = Rates::parse(
+      "<gesmes:Envelope><Cube><Cube time='2026-08-20'><Cube currency='USD' rate='1.1'/></Cube><Cube time='2026-08-21'><Cube currency='USD' rate='1.2'/></Cube></Cube>",
+      "f");
   EXPECT_EQ(r.date(), "2026-08-21");
   EXPECT_EQ(r.rate("EUR", "USD"), 1.2);
-  for (const char* bad : {"", "<html>", "<Cube time='2026-08-20'><Cube currency='USD' rate='-1'/></Cube>", "<Cube time='soon'>", "<Cube time='2026-08-20'><Cube currency='USD' rate='N/A'/>", "<Cube currency='USD"})
+  for (const char* bad :
+       {"", "<html>", "<Cube time='2026-08-20'><Cube currency='USD' rate='-1'/></Cube>", "<Cube time='soon'>",
+        "<Cube time='2026-08-20'><Cube currency='USD' rate='N/A'/>", "<Cube currency='USD"})
     EXPECT_THROW(Rates::parse(bad, "f"), Error) << bad;
 }
 
 // Published throughput x listed price: the cheaper side and the cost of a million tokens.
 TEST(Cost, WorkedDecisions) {
+  // clang-format off
   const struct { const char* id; double rate_a, price_a, usd_a, rate_b, price_b, usd_b; } cases[] = {
       {"W1 7B Zurich, H100 and A100-80", 10643, 10.00, 0.261, 4641, 4.00, 0.239}, {"W1 70B", 1039, 10.00, 2.674, 410, 4.00, 2.710},
       {"L1 7B Finland", 10643, 2.29, 0.0598, 4641, 1.29, 0.0772},                 {"L1 70B", 1039, 2.29, 0.612, 410, 1.29, 0.874},
       {"L2 AWS us-east", 10643, 6.88, 0.180, 4641, 3.43, 0.205},                  {"W3 LoRA 8B, H100 FI and 4090 DE", 12473, 2.29, 0.051, 3083, 0.40, 0.036}};
+  // clang-format on
   for (const auto& c : cases) {
     const auto cost = [&](double tokens_per_second, double gpu_hour) {
       // Eight GPUs for the time in which each computes 1e9 tokens, so that rounding to whole seconds is nothing.
-      return total_cost(offer(gpu_hour * 8), needs(1e9 / tokens_per_second), rates(), "USD", at("2026-08-22")).amount->amount() / 8e3;
+      return total_cost(offer(gpu_hour * 8), needs(1e9 / tokens_per_second), rates(), "USD", at("2026-08-22"))
+                 .amount->amount() /
+             8e3;
     };
     EXPECT_NEAR(cost(c.rate_a, c.price_a), c.usd_a, c.usd_a * 0.006) << c.id;
     EXPECT_NEAR(cost(c.rate_b, c.price_b), c.usd_b, c.usd_b * 0.006) << c.id;
@@ -124,7 +134,8 @@ TEST(Cost, PartsOfAFullOffer) {
   EXPECT_EQ(c.billed_nodes, 2);
   EXPECT_EQ(c.billed_seconds, 7200) << "5600 s in whole hours";
   EXPECT_NEAR(part(c, "start"), 2 * 36 * 600 / 3600.0, 1e-9);
-  EXPECT_NEAR(part(c, "compute") + part(c, "start"), 2 * 36 * 2, 1e-9) << "what the seller bills is compute and start together";
+  EXPECT_NEAR(part(c, "compute") + part(c, "start"), 2 * 36 * 2, 1e-9)
+      << "what the seller bills is compute and start together";
   EXPECT_NEAR(part(c, "egress"), 18, 1e-9);
   EXPECT_NEAR(part(c, "storage"), 80 * 5600 / (365.25 / 12 * 86400), 1e-6);
   EXPECT_EQ(part(c, "restarts"), 0);
@@ -149,7 +160,8 @@ TEST(Cost, BlanksAreNullAndNamedNeverZero) {
 TEST(Cost, UnitsSold) {
   Offer o = offer(80);
   o.min_gpus = 8;
-  EXPECT_EQ(total_cost(o, needs(3600, 1), rates(), "USD", at("2026-08-22")).amount->amount(), 80) << "a whole node is sold";
+  EXPECT_EQ(total_cost(o, needs(3600, 1), rates(), "USD", at("2026-08-22")).amount->amount(), 80)
+      << "a whole node is sold";
   o.min_gpus = 1;
   EXPECT_EQ(total_cost(o, needs(3600, 1), rates(), "USD", at("2026-08-22")).amount->amount(), 10);
   o.min_gpus = 32;
@@ -190,7 +202,8 @@ TEST(Cost, StalePricesWidenAndSpotIsRefused) {
   EXPECT_EQ(spot.rule, "stale");
   o.price->kind = "on_demand";
   o.price->as_of = "2026";
-  EXPECT_EQ(total_cost(o, needs(3600), rates(), "USD", at("2026-08-22")).flags[0], "price stale: 233 days") << "a vague date means its earliest day";
+  EXPECT_EQ(total_cost(o, needs(3600), rates(), "USD", at("2026-08-22")).flags[0], "price stale: 233 days")
+      << "a vague date means its earliest day";
 }
 
 TEST(Cost, OwnedNodesPayEnergyAndDepreciation) {

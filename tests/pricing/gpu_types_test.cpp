@@ -11,7 +11,8 @@ namespace shardfit::pricing {
 namespace {
 
 const GpuTypes& types() {
-  static const GpuTypes t = GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
+  static const GpuTypes t =
+      GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
   return t;
 }
 
@@ -52,14 +53,22 @@ TEST(GpuTypes, AmbiguousNamesGiveAllTheyMayMean) {
 }
 
 TEST(GpuTypes, WhatIsNoGpuHasNone) {
-  for (const char* name : {"", "tpu-v6e-8", "K80", "Gaudi", "Trainium2", "none", "80GB", "GPU"}) EXPECT_TRUE(keys(name).empty()) << name;
+  for (const char* name : {"", "tpu-v6e-8", "K80", "Gaudi", "Trainium2", "none", "80GB", "GPU"})
+    EXPECT_TRUE(keys(name).empty()) << name;
 }
 
 // Every GPU of the shipped price snapshot is in the table.
 TEST(GpuTypes, NamesOfTheSnapshot) {
-  for (const char* name : {"H100 SXM", "H200 SXM", "L40S", "A100 PCIe 80GB", "B200 SXM", "L4", "H100 PCIe", "A100 SXM 80GB", "V100 32GB", "RTX A6000", "V100 16GB", "A100 SXM 40GB",
-                           "RTX PRO 6000", "A10", "RTX 4090", "B300 SXM", "T4", "H100 NVL", "A10G", "MI300X", "RTX 5090", "A40", "RTX A5000", "RTX 6000 Ada", "P100", "L40", "GH200",
-                           "RTX A4000", "GB200", "MI355X", "RTX 3090", "Quadro RTX 6000", "A30", "A100 80GB", "A100 PCIe 40GB", "RTX 3080 Ti", "A100 40GB"})
+  for (const char* name : {"H100 SXM",     "H200 SXM",  "L40S",           "A100 PCIe 80GB",
+                           "B200 SXM",     "L4",        "H100 PCIe",      "A100 SXM 80GB",
+                           "V100 32GB",    "RTX A6000", "V100 16GB",      "A100 SXM 40GB",
+                           "RTX PRO 6000", "A10",       "RTX 4090",       "B300 SXM",
+                           "T4",           "H100 NVL",  "A10G",           "MI300X",
+                           "RTX 5090",     "A40",       "RTX A5000",      "RTX 6000 Ada",
+                           "P100",         "L40",       "GH200",          "RTX A4000",
+                           "GB200",        "MI355X",    "RTX 3090",       "Quadro RTX 6000",
+                           "A30",          "A100 80GB", "A100 PCIe 40GB", "RTX 3080 Ti",
+                           "A100 40GB"})
     EXPECT_FALSE(keys(name).empty()) << name;
 }
 

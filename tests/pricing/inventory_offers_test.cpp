@@ -13,19 +13,22 @@ namespace shardfit::pricing {
 namespace {
 
 const GpuTypes& types() {
-  static const GpuTypes t = GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
+  static const GpuTypes t =
+      GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
   return t;
 }
 
 ClusterOffers make(const char* inventory, const char* site, UserContext user = {}) {
   static const regions::Catalogue catalogue = regions::Catalogue::shipped();
   static const Book book = Book::shipped(&types());
-  return offers_from(parse_inventory(parse_json(inventory)), parse_site(parse_json(site), "site"), book, catalogue, types(), user, *parse_time("2026-08-22"));
+  return offers_from(parse_inventory(parse_json(inventory)), parse_site(parse_json(site), "site"), book, catalogue,
+                     types(), user, *parse_time("2026-08-22"));
 }
 
 std::string notes(const ClusterOffers& c) {
   std::string all;
-  for (const auto& n : c.notes) all += n.partition + (n.feature.empty() ? "" : "/" + n.feature) + ": " + n.reason + "\n";
+  for (const auto& n : c.notes)
+    all += n.partition + (n.feature.empty() ? "" : "/" + n.feature) + ": " + n.reason + "\n";
   return all;
 }
 
@@ -37,7 +40,9 @@ constexpr const char* kInventory = R"({"cluster": "c1", "nodes": [
  "partitions": [{"name": "h100", "nodes": ["h1", "h2", "h3"], "max_seconds": 86400}, {"name": "cpu", "nodes": ["c1"], "is_default": true}]})";
 
 TEST(InventoryOffers, GpuPartitionWithAPriceOfTheBook) {
-  const auto c = make(kInventory, R"({"gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {"h100": {"region": "verda/FIN-02", "price": {"provider": "verda", "instance": "1H100"}, "host": {"pcie_gbs": 55}}}})");
+  const auto c = make(
+      kInventory,
+      R"({"gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {"h100": {"region": "verda/FIN-02", "price": {"provider": "verda", "instance": "1H100"}, "host": {"pcie_gbs": 55}}}})");
   ASSERT_EQ(c.offers.size(), 1u) << notes(c);
   const Offer& o = c.offers[0];
   EXPECT_EQ(o.id, "c1/h100");
@@ -56,7 +61,9 @@ TEST(InventoryOffers, GpuPartitionWithAPriceOfTheBook) {
 }
 
 TEST(InventoryOffers, CpuPartition) {
-  const auto c = make(kInventory, R"({"partitions": {"cpu": {"region": "lyceum/berlin", "gpu": "cpu", "price": {"amount": 0.4, "currency": "EUR"}}}, "gpu_names": {"h100": "h100_sxm_80gb"}})");
+  const auto c = make(
+      kInventory,
+      R"({"partitions": {"cpu": {"region": "lyceum/berlin", "gpu": "cpu", "price": {"amount": 0.4, "currency": "EUR"}}}, "gpu_names": {"h100": "h100_sxm_80gb"}})");
   const Offer* o = nullptr;
   for (const auto& x : c.offers)
     if (x.partition == "cpu") o = &x;
@@ -65,7 +72,9 @@ TEST(InventoryOffers, CpuPartition) {
   EXPECT_EQ(o->gpus_per_node, 2) << "one rank a core";
   EXPECT_EQ(o->device_memory_gib, 6);
   EXPECT_EQ(o->price->as_of, "2026-08-22");
-  const auto stated = make(kInventory, R"({"partitions": {"cpu": {"region": "lyceum/berlin", "gpu": "cpu", "gpus_per_node": 1, "device_memory_gib": 5}}})");
+  const auto stated = make(
+      kInventory,
+      R"({"partitions": {"cpu": {"region": "lyceum/berlin", "gpu": "cpu", "gpus_per_node": 1, "device_memory_gib": 5}}})");
   EXPECT_EQ(stated.offers.back().gpus_per_node, 1);
   EXPECT_EQ(stated.offers.back().device_memory_gib, 5);
 }
@@ -79,7 +88,8 @@ TEST(InventoryOffers, SaysWhyThereIsNone) {
   const auto undescribed = make(kInventory, R"({"gpu_names": {"h100": "h100_sxm_80gb"}})");
   ASSERT_EQ(undescribed.offers.size(), 1u);
   EXPECT_TRUE(undescribed.offers[0].region.empty() && !undescribed.offers[0].price);
-  const char* site = R"({"gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {"gone": {}, "h100": {"region": "%s", "price": {"provider": "%s", "instance": "%s"}}}})";
+  const char* site =
+      R"({"gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {"gone": {}, "h100": {"region": "%s", "price": {"provider": "%s", "instance": "%s"}}}})";
   const auto with = [&](const char* region, const char* provider, const char* instance) {
     char buffer[512];
     std::snprintf(buffer, sizeof buffer, site, region, provider, instance);
@@ -87,7 +97,9 @@ TEST(InventoryOffers, SaysWhyThereIsNone) {
   };
   EXPECT_NE(notes(with("verda/FIN-03", "verda", "9H100")).find("no row verda 9H100"), std::string::npos);
   EXPECT_NE(notes(with("oci/eu-zurich-1", "verda", "1H100")).find("not in oci/eu-zurich-1"), std::string::npos);
-  EXPECT_NE(notes(with("seeweb/blank", "seeweb", "ECS H100")).find("rejected (country_unresolvable)"), std::string::npos) << notes(with("seeweb/blank", "seeweb", "ECS H100"));
+  EXPECT_NE(notes(with("seeweb/blank", "seeweb", "ECS H100")).find("rejected (country_unresolvable)"),
+            std::string::npos)
+      << notes(with("seeweb/blank", "seeweb", "ECS H100"));
   EXPECT_NE(notes(with("verda/FIN-3", "verda", "1H100")).find("not in the catalogue"), std::string::npos);
   EXPECT_NE(notes(with("verda/FIN-03", "verda", "9H100")).find("gone: the site file describes it"), std::string::npos);
 }
@@ -100,7 +112,9 @@ TEST(InventoryOffers, MixedPartitionByFeature) {
     {"name": "d", "gpus": [{"type": "l40s", "count": 4}], "cpus": 64, "memory_mib": 500000, "features": ["zrh", "fin3"]},
     {"name": "e", "gpus": [{"type": "l40s", "count": 4}], "cpus": 64, "memory_mib": 500000}],
    "partitions": [{"name": "mixed", "nodes": ["a", "b", "c", "d", "e"]}]})";
-  const auto c = make(inventory, R"({"gpu_names": {"a100": "a100_sxm_80gb"}, "partitions": {"mixed": {"by_feature": {"fin3": {"region": "verda/FIN-03"}, "zrh": {"region": "oci/eu-zurich-1"}}}}})");
+  const auto c = make(
+      inventory,
+      R"({"gpu_names": {"a100": "a100_sxm_80gb"}, "partitions": {"mixed": {"by_feature": {"fin3": {"region": "verda/FIN-03"}, "zrh": {"region": "oci/eu-zurich-1"}}}}})");
   ASSERT_EQ(c.offers.size(), 3u) << notes(c);
   EXPECT_EQ(c.offers[0].id, "c1/mixed/fin3");
   EXPECT_EQ(c.offers[0].features, std::vector<std::string>{"fin3"});
@@ -113,7 +127,8 @@ TEST(InventoryOffers, MixedPartitionByFeature) {
 }
 
 TEST(InventoryOffers, WhoMayNotSubmit) {
-  const char* inventory = R"({"nodes": [{"name": "h", "gpus": [{"type": "h100_sxm_80gb", "count": 8}], "cpus": 64, "memory_mib": 500000, "state": "down"}, {"name": "k", "gpus": [{"type": "h100_sxm_80gb", "count": 8}], "cpus": 64, "memory_mib": 500000}],
+  const char* inventory =
+      R"({"nodes": [{"name": "h", "gpus": [{"type": "h100_sxm_80gb", "count": 8}], "cpus": 64, "memory_mib": 500000, "state": "down"}, {"name": "k", "gpus": [{"type": "h100_sxm_80gb", "count": 8}], "cpus": 64, "memory_mib": 500000}],
    "partitions": [{"name": "p", "nodes": ["k"], "allow_accounts": ["lab"]}, {"name": "q", "nodes": ["k"], "deny_accounts": ["guest"]}, {"name": "r", "nodes": ["h"]}, {"name": "s", "nodes": ["k"], "up": false}, {"name": "t", "nodes": ["k"], "allow_qos": ["high"]}]})";
   const auto c = make(inventory, "{}", {.user = "u", .account = "guest", .qos = "normal"});
   ASSERT_EQ(c.offers.size(), 5u);

@@ -18,11 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 
 const GpuTypes& types() {
-  static const GpuTypes t = GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
+  static const GpuTypes t =
+      GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
   return t;
 }
 
-constexpr const char* kSite = R"({"cluster": "c1", "currency": "EUR", "gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {
+constexpr const char* kSite =
+    R"({"cluster": "c1", "currency": "EUR", "gpu_names": {"h100": "h100_sxm_80gb"}, "partitions": {
   "h100": {"region": "verda/FIN-02", "gpus_per_node": 8, "price": {"amount": 20.778, "currency": "USD", "per": "node_hour"}, "billing_increment_seconds": 60},
   "book": {"region": "oci/eu-zurich-1", "price": {"provider": "oci", "instance": "BM.GPU.H100.8"}},
   "own": {"region": "lyceum/berlin", "gpus_per_node": 8, "energy": {"node_watts": 8000, "pue": 1.25, "tariff": {"amount": 0.2, "currency": "EUR", "per": "kWh"}, "depreciation": {"amount": 6, "currency": "EUR", "per": "node_hour"}}},
@@ -34,7 +36,8 @@ constexpr const char* kSite = R"({"cluster": "c1", "currency": "EUR", "gpu_names
 constexpr std::int64_t kStart = 1795953600;
 
 Json line(const char* changes = "{}") {
-  Json j = parse_json(R"({"v":1,"cluster":"c1","job_id":42,"array_job_id":0,"array_task_id":4294967294,"het_job_id":0,"restart_cnt":0,"job_state":3,"partition":"h100","nodes":"h100-1","total_nodes":1,"total_cpus":88,
+  Json j = parse_json(
+      R"({"v":1,"cluster":"c1","job_id":42,"array_job_id":0,"array_task_id":4294967294,"het_job_id":0,"restart_cnt":0,"job_state":3,"partition":"h100","nodes":"h100-1","total_nodes":1,"total_cpus":88,
     "gres_used":"gpu:h100:4","tres_per_node":"gres:gpu:h100:4","tres_fmt_alloc_str":"cpu=88,mem=500G,node=1,billing=88","admin_comment":null,"spank_job_env":[],"exit_code":0,"user_id":1000,"user_name":"ada","account":"lab",
     "name":"train","work_dir":"/home/ada","time_limit":600})");
   j["submit_time"] = kStart - 100;
@@ -46,7 +49,8 @@ Json line(const char* changes = "{}") {
 
 class LedgerTest : public testing::Test {
  protected:
-  fs::path dir_ = fs::temp_directory_path() / ("shardfit_ledger_" + std::to_string(::getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+  fs::path dir_ = fs::temp_directory_path() / ("shardfit_ledger_" + std::to_string(::getpid()) + "_" +
+                                               testing::UnitTest::GetInstance()->current_test_info()->name());
   Site site_ = parse_site(parse_json(kSite), "site");
   Book book_ = Book::shipped(&types());
   Rates rates_ = Rates::shipped();
@@ -68,7 +72,8 @@ class LedgerTest : public testing::Test {
     const fs::path folder = dir_ / ".shardfit" / sha;
     fs::create_directories(folder);
     fs::create_directories(dir_ / "out");
-    std::ofstream(folder / "decision.json") << R"({"decision": "chosen", "chosen": {"offer": "c1/h100", "features": [], "plan": {"gpus_per_node": 4, "nodes": 1}, "offer_gpus_per_node": 8, "seconds": 3000,
+    std::ofstream(folder / "decision.json")
+        << R"({"decision": "chosen", "chosen": {"offer": "c1/h100", "features": [], "plan": {"gpus_per_node": 4, "nodes": 1}, "offer_gpus_per_node": 8, "seconds": 3000,
       "estimate": {"memory": {"allocated_peak": 50000000000}, "time": {"step": 1.5}}, "cost": {"amount": 10.389, "currency": "USD"}}, "runner_up": {"offer": "c1/a100", "cost": 12.0}})";
     std::ofstream(folder / "job.json") << Json{{"output", (dir_ / "out").string()}}.dump();
     std::ofstream(dir_ / "out" / "metrics.jsonl") << R"({"event":"start","ranks":4}
@@ -80,7 +85,8 @@ class LedgerTest : public testing::Test {
 {"step":5,"step_seconds":1.6,"memory":{"allocated_peak":50000000000}}
 {"event":"end","reason":"completed","exit":0}
 )";
-    const auto at = fs::file_time_type(fs::file_time_type::clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(kStart + 3580))));
+    const auto at = fs::file_time_type(
+        fs::file_time_type::clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(kStart + 3580))));
     fs::last_write_time(dir_ / "out" / "metrics.jsonl", at);
     Json j = line();
     j["admin_comment"] = "jobstats:abc|shardfit1;pins=residency(EU|CH)&sovereign;plan=" + sha + "|more";
@@ -104,7 +110,9 @@ TEST_F(LedgerTest, ChargesTheShareOfTheNodeThatWasAllocated) {
 }
 
 TEST_F(LedgerTest, AJobThatNeverRanCostsNothing) {
-  for (const char* changes : {R"({"nodes": null, "job_state": 4})", R"x({"nodes": "(null)", "total_nodes": 0, "job_state": 5})x", R"({"end_time": 1795953600, "job_state": 4})"}) {
+  for (const char* changes :
+       {R"({"nodes": null, "job_state": 4})", R"x({"nodes": "(null)", "total_nodes": 0, "job_state": 5})x",
+        R"({"end_time": 1795953600, "job_state": 4})"}) {
     const auto r = record(changes);
     ASSERT_TRUE(r.cost.has_value());
     EXPECT_EQ(r.cost->nanos(), 0) << changes;
@@ -123,7 +131,8 @@ TEST_F(LedgerTest, PriceOfTheBook) {
   site_.partitions.at("book").region = "verda/FIN-02";
   site_.partitions.at("book").price->provider = "verda";
   site_.partitions.at("book").price->instance = "1H100";
-  EXPECT_NEAR(record(R"({"partition": "book", "tres_fmt_alloc_str": "gres/gpu:h100=4"})").cost->amount(), 4 * 2.29 * 3590 / 3600.0 / 1.0389, 1e-6);
+  EXPECT_NEAR(record(R"({"partition": "book", "tres_fmt_alloc_str": "gres/gpu:h100=4"})").cost->amount(),
+              4 * 2.29 * 3590 / 3600.0 / 1.0389, 1e-6);
 }
 
 TEST_F(LedgerTest, OwnedNodesPayEnergyAndDepreciation) {
@@ -135,9 +144,11 @@ TEST_F(LedgerTest, OwnedNodesPayEnergyAndDepreciation) {
 
 TEST_F(LedgerTest, UnknownAmountsSayWhy) {
   EXPECT_NE(why(record(R"({"partition": "free"})"), "cost").find("no price for partition free"), std::string::npos);
-  EXPECT_NE(why(record(R"({"partition": "other"})"), "cost").find("does not describe partition other"), std::string::npos);
+  EXPECT_NE(why(record(R"({"partition": "other"})"), "cost").find("does not describe partition other"),
+            std::string::npos);
   EXPECT_NE(why(record(R"({"partition": "brl"})"), "cost").find("no exchange rate from BRL"), std::string::npos);
-  EXPECT_NE(why(record(R"({"gres_used": "gpu:xyz:2", "tres_per_node": null, "partition": "book"})"), "gpu").find("xyz"), std::string::npos);
+  EXPECT_NE(why(record(R"({"gres_used": "gpu:xyz:2", "tres_per_node": null, "partition": "book"})"), "gpu").find("xyz"),
+            std::string::npos);
   EXPECT_FALSE(record(R"({"partition": "brl"})").cost.has_value());
   EXPECT_NE(why(record(), "predicted.cost").find("not submitted with a plan"), std::string::npos);
   const auto no_gpus = record(R"({"gres_used": null, "tres_per_node": null})");
@@ -145,7 +156,8 @@ TEST_F(LedgerTest, UnknownAmountsSayWhy) {
 }
 
 TEST_F(LedgerTest, CpuPartitionByNodesWhereNoPlanTellsTheShare) {
-  const auto r = record(R"({"partition": "cpu", "gres_used": null, "tres_per_node": null, "total_nodes": 2, "nodes": "ber[1-2]", "end_time": 1795957200})");
+  const auto r = record(
+      R"({"partition": "cpu", "gres_used": null, "tres_per_node": null, "total_nodes": 2, "nodes": "ber[1-2]", "end_time": 1795957200})");
   EXPECT_EQ(r.gpu, "cpu");
   EXPECT_EQ(r.cost->to_string(), "0.80 EUR");
 }
@@ -166,7 +178,9 @@ TEST_F(LedgerTest, PredictedBesideMeasured) {
 
 TEST_F(LedgerTest, MetricsOfALaterRunAreNotTaken) {
   const Json j = planned();
-  fs::last_write_time(dir_ / "out" / "metrics.jsonl", fs::file_time_type::clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(kStart + 9000))));
+  fs::last_write_time(
+      dir_ / "out" / "metrics.jsonl",
+      fs::file_time_type::clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(kStart + 9000))));
   const auto r = record(j);
   EXPECT_FALSE(r.measured.step.has_value());
   EXPECT_NE(why(r, "measured.step").find("written on after"), std::string::npos);
@@ -175,7 +189,8 @@ TEST_F(LedgerTest, MetricsOfALaterRunAreNotTaken) {
 TEST_F(LedgerTest, FilesOfUsersCannotHurt) {
   Json j = planned();
   const fs::path folder = dir_ / ".shardfit" / std::string(64, 'a');
-  for (const char* text : {"", "[]", "{\"chosen\": 3}", "{\"chosen\": {\"cost\": {\"amount\": \"many\"}}}", "not json", "{\"chosen\": {\"plan\": {\"gpus_per_node\": 1e300, \"nodes\": 1e300}}}"}) {
+  for (const char* text : {"", "[]", "{\"chosen\": 3}", "{\"chosen\": {\"cost\": {\"amount\": \"many\"}}}", "not json",
+                           "{\"chosen\": {\"plan\": {\"gpus_per_node\": 1e300, \"nodes\": 1e300}}}"}) {
     std::ofstream(folder / "decision.json") << text;
     EXPECT_TRUE(record(j).cost.has_value()) << text;
   }
@@ -186,7 +201,9 @@ TEST_F(LedgerTest, FilesOfUsersCannotHurt) {
 
 TEST_F(LedgerTest, BookingAgainChangesNothing) {
   LedgerImport read;
-  std::string spool = line().dump() + "\n" + line(R"({"restart_cnt": 1, "start_time": 1795960000, "end_time": 1795961000})").dump() + "\n" + line(R"({"job_id": 43, "cluster": "c2"})").dump() + "\n";
+  std::string spool = line().dump() + "\n" +
+                      line(R"({"restart_cnt": 1, "start_time": 1795960000, "end_time": 1795961000})").dump() + "\n" +
+                      line(R"({"job_id": 43, "cluster": "c2"})").dump() + "\n";
   const auto attempts = read_spool(spool, read);
   ASSERT_EQ(attempts.size(), 3u);
   {
@@ -218,7 +235,10 @@ TEST_F(LedgerTest, RecordsGoThereAndBack) {
   const auto r = record(planned());
   const auto json = to_json(r);
   EXPECT_EQ(to_json(parse_ledger_record(Json::parse(json.dump()))).dump(), json.dump());
-  for (const char* key : {"cluster", "job_id", "restart", "submit", "start", "end", "state", "user", "account", "partition", "region", "nodes", "gpu", "gpus", "seconds", "billed_seconds", "price", "cost", "predicted", "measured", "runner_up", "pins", "plan"})
+  for (const char* key :
+       {"cluster", "job_id",    "restart",   "submit",   "start",     "end",  "state",   "user",
+        "account", "partition", "region",    "nodes",    "gpu",       "gpus", "seconds", "billed_seconds",
+        "price",   "cost",      "predicted", "measured", "runner_up", "pins", "plan"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["start"], "2026-11-29T12:00:00Z");
 }
@@ -230,7 +250,9 @@ TEST(Spool, TornAndBrokenLines) {
   const std::string good = line().dump();
   EXPECT_EQ(read_spool(good + "\n" + good.substr(0, 40), read).size(), 1u) << "the last line is still being written";
   EXPECT_TRUE(read.unreadable.empty());
-  const auto rest = read_spool("{\"v\":2,\"job_id\":1}\nnot json\n[]\n{\"v\":1}\n\n{\"v\":1,\"job_id\":1e999}\n" + std::string(100000, '[') + "\n" + good + "\n", read);
+  const auto rest = read_spool("{\"v\":2,\"job_id\":1}\nnot json\n[]\n{\"v\":1}\n\n{\"v\":1,\"job_id\":1e999}\n" +
+                                   std::string(100000, '[') + "\n" + good + "\n",
+                               read);
   EXPECT_EQ(rest.size(), 1u);
   EXPECT_EQ(read.unreadable.size(), 6u);
 }
@@ -260,13 +282,14 @@ TEST(Spool, GpuCounts) {
 }
 
 TEST(Sacct, RowsAndComments) {
-  const auto rows = parse_sacct("Cluster|JobIDRaw|JobID|State|Submit|Start|End|Partition|NodeList|NNodes|NCPUS|AllocTRES|AdminComment|User|Account|JobName|WorkDir\n"
-                                "c1|7|7|REQUEUED|2026-11-29T11:00:00|2026-11-29T12:00:00|2026-11-29T12:30:00|h100|h1|1|8|cpu=8,gres/gpu=4,gres/gpu:h100=4|a|b|ada|lab|t|/w\n"
-                                "c1|7|7|COMPLETED|2026-11-29T11:00:00|2026-11-29T13:00:00|2026-11-29T14:00:00|h100|h1|1|8|cpu=8,gres/gpu=4,gres/gpu:h100=4||ada|lab|t|/w\n"
-                                "c1|8.batch|8.batch|COMPLETED|||||||||||||\n"
-                                "c1|9|6_3|CANCELLED by 0|2026-11-29T11:00:00|Unknown|2026-11-29T12:00:00|h100|None assigned|1|8|||bob|lab|t|/w\n"
-                                "c1|10|10|RUNNING|2026-11-29T11:00:00|2026-11-29T12:00:00|Unknown|h100|h1|1|8|||bob|lab|t|/w\n",
-                                "c9");
+  const auto rows = parse_sacct(
+      "Cluster|JobIDRaw|JobID|State|Submit|Start|End|Partition|NodeList|NNodes|NCPUS|AllocTRES|AdminComment|User|Account|JobName|WorkDir\n"
+      "c1|7|7|REQUEUED|2026-11-29T11:00:00|2026-11-29T12:00:00|2026-11-29T12:30:00|h100|h1|1|8|cpu=8,gres/gpu=4,gres/gpu:h100=4|a|b|ada|lab|t|/w\n"
+      "c1|7|7|COMPLETED|2026-11-29T11:00:00|2026-11-29T13:00:00|2026-11-29T14:00:00|h100|h1|1|8|cpu=8,gres/gpu=4,gres/gpu:h100=4||ada|lab|t|/w\n"
+      "c1|8.batch|8.batch|COMPLETED|||||||||||||\n"
+      "c1|9|6_3|CANCELLED by 0|2026-11-29T11:00:00|Unknown|2026-11-29T12:00:00|h100|None assigned|1|8|||bob|lab|t|/w\n"
+      "c1|10|10|RUNNING|2026-11-29T11:00:00|2026-11-29T12:00:00|Unknown|h100|h1|1|8|||bob|lab|t|/w\n",
+      "c9");
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].state, "REQUEUED");
   EXPECT_EQ(rows[1].restart, 1);

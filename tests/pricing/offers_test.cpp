@@ -12,7 +12,8 @@
 namespace shardfit::pricing {
 namespace {
 
-constexpr const char* kExample = R"({"id": "verda-fin03-8xh100", "provider": "verda", "region": "verda/FIN-03", "cluster": "c1", "partition": "h100",
+constexpr const char* kExample =
+    R"({"id": "verda-fin03-8xh100", "provider": "verda", "region": "verda/FIN-03", "cluster": "c1", "partition": "h100",
  "gpu": "h100_sxm_80gb", "gpus_per_node": 8, "max_nodes": 4, "min_gpus": 1,
  "host": {"vcpus": 176.0, "ram_gib": 1480.0, "ddr_gbs": 600.0, "pcie_gbs": 55.0, "cores_per_gpu": 22.0, "core_binding": true, "nvme": {"drives": 4.0, "capacity_gb": 6400.0, "read_gbs": 10.0, "write_gbs": 5.0}},
  "interconnect": {"gpu_link_gbs": 400.0, "node_gbs": 400.0},
@@ -31,13 +32,18 @@ TEST(Offers, TheExampleGoesThereAndBack) {
 }
 
 TEST(Offers, BlanksStayUnknown) {
-  const Offer o = parse_offer(parse_json(R"({"id": "x", "gpu": "h100", "region": null, "price": null, "start_seconds": null, "host": {"ram_gib": null}})"), "");
+  const Offer o = parse_offer(
+      parse_json(
+          R"({"id": "x", "gpu": "h100", "region": null, "price": null, "start_seconds": null, "host": {"ram_gib": null}})"),
+      "");
   EXPECT_FALSE(o.price || o.start_seconds || o.host.ram_gib || o.egress || o.energy);
   EXPECT_EQ(o.region, "");
 }
 
 TEST(Offers, RefusesWithThePointer) {
-  const struct { const char *text, *code, *where; } cases[] = {
+  const struct {
+    const char *text, *code, *where;
+  } cases[] = {
       {R"({"gpu": "h100"})", "missing_key", "/o/id"},
       {R"({"id": "x"})", "missing_key", "/o/gpu"},
       {R"({"id": "x", "gpu": "g", "gpu_per_node": 8})", "unknown_key", "/o/gpu_per_node"},
@@ -47,8 +53,10 @@ TEST(Offers, RefusesWithThePointer) {
       {R"({"id": "x", "gpu": "g", "price": {"amount": -1, "currency": "USD"}})", "out_of_range", "/o/price/amount"},
       {R"({"id": "x", "gpu": "g", "price": {"amount": 1}})", "missing_key", "/o/price/currency"},
       {R"({"id": "x", "gpu": "g", "price": {"amount": 1, "currency": "usd"}})", "bad_currency", "/o/price/currency"},
-      {R"({"id": "x", "gpu": "g", "price": {"amount": 1, "currency": "USD", "per": "hour"}})", "unknown_word", "/o/price/per"},
-      {R"({"id": "x", "gpu": "g", "price": {"amount": 1, "currency": "USD", "as_of": "yesterday"}})", "bad_time", "/o/price/as_of"},
+      {R"({"id": "x", "gpu": "g", "price": {"amount": 1, "currency": "USD", "per": "hour"}})", "unknown_word",
+       "/o/price/per"},
+      {R"({"id": "x", "gpu": "g", "price": {"amount": 1, "currency": "USD", "as_of": "yesterday"}})", "bad_time",
+       "/o/price/as_of"},
       {R"({"id": "x", "gpu": "g", "plans": [1]})", "wrong_type", "/o/plans/0"},
       {R"({"id": "x", "gpu": "g", "energy": {"pue": 0.5}})", "out_of_range", "/o/energy/pue"}};
   for (const auto& c : cases) {
@@ -63,7 +71,8 @@ TEST(Offers, RefusesWithThePointer) {
 }
 
 TEST(Offers, ReadsAListOrAnObject) {
-  const auto file = std::filesystem::temp_directory_path() / ("shardfit_offers_" + std::to_string(::getpid()) + ".json");
+  const auto file =
+      std::filesystem::temp_directory_path() / ("shardfit_offers_" + std::to_string(::getpid()) + ".json");
   std::ofstream(file) << "{\"offers\": [" << kExample << "]}";
   EXPECT_EQ(read_offers(file.string()).size(), 1u);
   std::ofstream(file) << "[" << kExample << "," << kExample << "]";

@@ -1,5 +1,6 @@
-// The validators on defects of real feeds (data/bad_prices.jsonl: rows quoted from SkyPilot catalogues, some constructed, each with the
-// verdict and the rule it must get), on near misses that must pass, and on the shipped snapshot.
+// The validators on defects of real feeds (data/bad_prices.jsonl: rows quoted from SkyPilot catalogues, some
+// constructed, each with the verdict and the rule it must get), on near misses that must pass, and on the shipped
+// snapshot.
 #include "pricing/validators.hpp"
 
 #include <gmock/gmock.h>
@@ -18,11 +19,13 @@ namespace shardfit::pricing {
 namespace {
 
 const GpuTypes& types() {
-  static const GpuTypes t = GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
+  static const GpuTypes t =
+      GpuTypes::parse(read_json_file(SHARDFIT_SOURCE_DIR "/selector/hardware/data/hardware.json"));
   return t;
 }
 
-std::vector<FeedRow> judged(const std::string& text, const std::string& feed = "", const char* now = "2026-08-22T00:00:00Z") {
+std::vector<FeedRow> judged(const std::string& text, const std::string& feed = "",
+                            const char* now = "2026-08-22T00:00:00Z") {
   auto rows = read_feed_file(text, "test", feed);
   JudgeOptions o;
   o.types = &types();
@@ -31,14 +34,17 @@ std::vector<FeedRow> judged(const std::string& text, const std::string& feed = "
   return rows;
 }
 
-bool has(const PriceRow& r, const std::string& rule) { return std::find(r.rules.begin(), r.rules.end(), rule) != r.rules.end(); }
+bool has(const PriceRow& r, const std::string& rule) {
+  return std::find(r.rules.begin(), r.rules.end(), rule) != r.rules.end();
+}
 
 TEST(Validators, DefectsOfRealFeeds) {
   const std::string file = SHARDFIT_SOURCE_DIR "/tests/pricing/data/bad_prices.jsonl";
   const std::string text = read_file(file);
   const auto rows = judged(text);
   std::vector<Json> cases;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) cases.push_back(Json::parse(text.substr(at, text.find('\n', at) - at)));
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    cases.push_back(Json::parse(text.substr(at, text.find('\n', at) - at)));
   ASSERT_EQ(rows.size(), cases.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& r = rows[i].row;
@@ -51,13 +57,19 @@ TEST(Validators, DefectsOfRealFeeds) {
 
 // A SkyPilot row from a few words; everything else is in order.
 Json row(const char* changes) {
-  Json j = {{"InstanceType", "x1"}, {"AcceleratorName", "H100"}, {"AcceleratorCount", 8.0}, {"vCPUs", 192}, {"MemoryGiB", 2048}, {"GpuInfo", nullptr}, {"Price", 40.0}, {"SpotPrice", nullptr}, {"Region", "eu-north-1"}};
+  Json j = {{"InstanceType", "x1"}, {"AcceleratorName", "H100"}, {"AcceleratorCount", 8.0},
+            {"vCPUs", 192},         {"MemoryGiB", 2048},         {"GpuInfo", nullptr},
+            {"Price", 40.0},        {"SpotPrice", nullptr},      {"Region", "eu-north-1"}};
   j.update(parse_json(changes));
   return j;
 }
 
 PriceRow judge_one(const std::string& feed, const char* changes, std::vector<const char*> peers = {}) {
-  Json line = {{"id", "t"}, {"feed", feed}, {"feed_row", row(changes)}, {"peers", Json::array()}, {"now", "2026-08-22T00:00:00Z"}};
+  Json line = {{"id", "t"},
+               {"feed", feed},
+               {"feed_row", row(changes)},
+               {"peers", Json::array()},
+               {"now", "2026-08-22T00:00:00Z"}};
   for (const auto* p : peers) line["peers"].push_back(row(p));
   return judged(line.dump()).front().row;
 }
@@ -68,6 +80,7 @@ struct Case {
 };
 
 TEST(Validators, EachRuleAndItsNearMiss) {
+  // clang-format off
   const Case cases[] = {
       {"skypilot-aws", "{}", "accepted", ""},
       // gpu_fraction
@@ -133,6 +146,7 @@ TEST(Validators, EachRuleAndItsNearMiss) {
       {"skypilot-aws", R"({"AsOf": "2026"})", "flagged", "stale"},
       {"skypilot-aws", R"x({"AsOf": "2024 (inferred)"})x", "flagged", "stale"},
   };
+  // clang-format on
   for (const auto& c : cases) {
     const PriceRow r = judge_one(c.feed, c.changes, c.peers);
     EXPECT_STREQ(to_string(r.verdict), c.verdict) << c.feed << " " << c.changes << ": " << r.why;
@@ -145,20 +159,25 @@ TEST(Validators, FlagsMakeTheFieldThatLiesUnknown) {
   EXPECT_FALSE(judge_one("skypilot-azure", R"({"Price": 40, "SpotPrice": 40, "Region": "eastus"})").spot_per_hour);
   EXPECT_FALSE(judge_one("skypilot-aws", R"({"AsOf": "2026-08-19", "SpotPrice": 20})").spot_per_hour);
   EXPECT_EQ(judge_one("skypilot-aws", R"({"AsOf": "2026-08-19", "SpotPrice": 20})").on_demand_per_hour, 40.0);
-  const PriceRow vast = judge_one("skypilot-vast", R"({"InstanceType": "8x-H100_SXM-32-65536", "vCPUs": 32, "MemoryGiB": 64, "Region": "Sweden, SE", "SpotPrice": 0.0})");
+  const PriceRow vast = judge_one(
+      "skypilot-vast",
+      R"({"InstanceType": "8x-H100_SXM-32-65536", "vCPUs": 32, "MemoryGiB": 64, "Region": "Sweden, SE", "SpotPrice": 0.0})");
   EXPECT_FALSE(vast.vcpus || vast.ram_gib || vast.spot_per_hour);
 }
 
 TEST(Validators, ARepeatedRowOfAFileIsFlaggedOnce) {
   const std::string line = "aws,p5.48xlarge,H100 SXM,8,80,192,2048,,us-east-1,US,USD,55,,,2026-08-20,feed,A,\n";
-  const auto rows = judged("provider,instance_sku,gpu_type,gpu_count,gpu_mem,vcpus,ram_gib,local_nvme_gb,region,country,currency,on_demand_per_hour,spot_per_hour,egress_per_gb,date,source,quality,note\n" + line + line);
+  const auto rows = judged(
+      "provider,instance_sku,gpu_type,gpu_count,gpu_mem,vcpus,ram_gib,local_nvme_gb,region,country,currency,on_demand_per_hour,spot_per_hour,egress_per_gb,date,source,quality,note\n" +
+      line + line);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].row.verdict, Verdict::kAccepted) << rows[0].row.why;
   EXPECT_TRUE(has(rows[1].row, "duplicate"));
 }
 
 TEST(Validators, ReadsGpuhunt) {
-  const auto rows = judged("instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,provider\nexample,FIN-01,2.3,22,120,1,H100,80,False,verda\nexample,FIN-01,0.8,22,120,1,H100,80,True,verda\n");
+  const auto rows = judged(
+      "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,provider\nexample,FIN-01,2.3,22,120,1,H100,80,False,verda\nexample,FIN-01,0.8,22,120,1,H100,80,True,verda\n");
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].row.on_demand_per_hour, 2.3);
   EXPECT_EQ(rows[1].row.spot_per_hour, 0.8);
@@ -167,19 +186,25 @@ TEST(Validators, ReadsGpuhunt) {
 }
 
 TEST(Validators, UnreadableFilesAreOneError) {
-  for (const char* text : {"", "a,b\n1,2\n", "provider,instance_sku\nx\n", "provider,instance_sku\n\"x,1\n", "[1]", "{\"feed_row\": 3}\n", "{}\nnot json\n", "InstanceType,AcceleratorName\nx,y\n", "{\"rows\": 1}"})
+  for (const char* text :
+       {"", "a,b\n1,2\n", "provider,instance_sku\nx\n", "provider,instance_sku\n\"x,1\n", "[1]", "{\"feed_row\": 3}\n",
+        "{}\nnot json\n", "InstanceType,AcceleratorName\nx,y\n", "{\"rows\": 1}"})
     EXPECT_THROW(judged(text), Error) << text;
 }
 
 TEST(InstanceNames, CountsAndSlices) {
+  // clang-format off
   const struct { const char *provider, *name; double count; } cases[] = {
       {"lambda", "gpu_8x_b200_sxm6", 8}, {"vast", "2x-RTX_4090-32-65536", 2}, {"verda", "8H100.80S.176V", 8}, {"verda", "1A100-80", 1}, {"scaleway", "H100-2-80G", 2},
       {"nebius", "gpu-h100-sxm 8gpu-128vcpu-1600gb", 8}, {"oci", "BM.GPU.GB200.4", 4}, {"oci", "VM.GPU3.1", 1}, {"gcp", "a3-highgpu-8g", 8}, {"gcp", "a2-megagpu-16g", 16},
       {"azure", "Standard_NC24ads_A100_v4", 1}, {"azure", "Standard_NC80adis_H100_v5", 2}, {"azure", "Standard_ND96isr_H100_v5", 8}, {"aws", "p5.48xlarge", 8}, {"aws", "g5.12xlarge", 4},
       {"hyperstack", "n3-A100x8-NVLink", 8}, {"lambda-via-shadeform", "lambdalabs_A100-sxm4-80GBx8", 8}, {"seeweb", "ECS H200 x4", 4}};
+  // clang-format on
   for (const auto& c : cases) EXPECT_EQ(gpus_by_name(c.provider, c.name), c.count) << c.name;
-  for (const char* name : {"lambdalabs_A100-sxm4", "h100-380", "H100", "RENDER-S", "m5.48xlarge", "RTX4090", ""}) EXPECT_EQ(gpus_by_name("other", name), std::nullopt) << name;
-  EXPECT_TRUE(is_gpu_slice("a100-mig-1g.10gb") && is_gpu_slice("Standard_NV6ads_A10_v5") && !is_gpu_slice("Standard_NV72ads_A10_v5") && !is_gpu_slice("g6.xlarge"));
+  for (const char* name : {"lambdalabs_A100-sxm4", "h100-380", "H100", "RENDER-S", "m5.48xlarge", "RTX4090", ""})
+    EXPECT_EQ(gpus_by_name("other", name), std::nullopt) << name;
+  EXPECT_TRUE(is_gpu_slice("a100-mig-1g.10gb") && is_gpu_slice("Standard_NV6ads_A10_v5") &&
+              !is_gpu_slice("Standard_NV72ads_A10_v5") && !is_gpu_slice("g6.xlarge"));
 }
 
 // The snapshot was gathered with these rules in mind: quality A rows must pass unless their notes say what is wrong.
@@ -191,11 +216,13 @@ TEST(Snapshot, VerdictsOfTheShippedRows) {
   for (const auto& r : all) {
     ++verdicts[to_string(r.verdict)];
     for (const auto& rule : r.rules) ++rules[rule];
-    EXPECT_FALSE(r.quality == "A" && r.verdict == Verdict::kRejected) << r.provider << " " << r.instance << " " << r.region << ": " << r.why;
+    EXPECT_FALSE(r.quality == "A" && r.verdict == Verdict::kRejected)
+        << r.provider << " " << r.instance << " " << r.region << ": " << r.why;
   }
-  EXPECT_EQ(rules["country_unresolvable"], 23);  // Seeweb's blanks 5, Exoscale 8, RunPod "any" 7, FluidStack, Latitude, Cudo
-  EXPECT_EQ(rules["host_part_missing"], 24 + 22);   // Vast's one host for all, GCP's GPU parts
-  EXPECT_EQ(rules["capacity_unknown"], 28 + 14);    // OCI, Lambda
+  EXPECT_EQ(rules["country_unresolvable"],
+            23);  // Seeweb's blanks 5, Exoscale 8, RunPod "any" 7, FluidStack, Latitude, Cudo
+  EXPECT_EQ(rules["host_part_missing"], 24 + 22);  // Vast's one host for all, GCP's GPU parts
+  EXPECT_EQ(rules["capacity_unknown"], 28 + 14);   // OCI, Lambda
   EXPECT_EQ(rules["spot_below_on_demand"], 3);
   EXPECT_EQ(verdicts["accepted"], 201);
   EXPECT_EQ(verdicts["flagged"], 86);

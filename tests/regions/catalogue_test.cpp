@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TempDir {
-  fs::path path = fs::temp_directory_path() / ("shardfit_regions_" + std::to_string(::getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  fs::path path = fs::temp_directory_path() / ("shardfit_regions_" + std::to_string(::getpid()) + "_" +
+                                               ::testing::UnitTest::GetInstance()->current_test_info()->name());
   TempDir() { fs::create_directories(path); }
   ~TempDir() { fs::remove_all(path); }
   void write(const std::string& name, const std::string& text) { std::ofstream(path / name) << text; }
@@ -49,7 +50,9 @@ TEST(Catalogue, SiteOverridesByField) {
   dir.write("10-verda.json", R"({"id": "verda/FIN-03", "city": "Helsinki", "checked_at": "2026-08-01",
       "certifications": [{"scheme": "C5", "level": "type2"}],
       "verified": {"operator_country": {"url": "https://example.org/register.pdf", "as_of": "2026-07-15"}}})");
-  dir.write("20-own.json", R"([{"id": "own/berlin", "country": "DE", "city": "Berlin", "operator_country": "DE", "parent_chain": [], "us_affiliate": false}])");
+  dir.write(
+      "20-own.json",
+      R"([{"id": "own/berlin", "country": "DE", "city": "Berlin", "operator_country": "DE", "parent_chain": [], "us_affiliate": false}])");
   dir.write("notes.txt", "not a record");
   const auto c = Catalogue::load(dir.path.string());
   EXPECT_EQ(c.records().size(), 99u);
@@ -57,7 +60,8 @@ TEST(Catalogue, SiteOverridesByField) {
   EXPECT_EQ(verda.evidence_of("city").evidence, Evidence::kSite);
   EXPECT_EQ(verda.evidence_of("city").as_of, "2026-08-01");
   EXPECT_EQ(verda.evidence_of("operator_country").evidence, Evidence::kVerified);
-  EXPECT_EQ(verda.evidence_of("parent_chain").evidence, Evidence::kRecalled) << "what the site did not state stays as it was";
+  EXPECT_EQ(verda.evidence_of("parent_chain").evidence, Evidence::kRecalled)
+      << "what the site did not state stays as it was";
   EXPECT_TRUE(evaluate(parse_pins("cert(C5>=2)", ""), &verda).passes);
   const Record& own = c.at("own/berlin", "");
   const auto result = evaluate(parse_pins("eu-sovereign & city(Berlin) & evidence(site)", ""), &own);
@@ -77,9 +81,14 @@ TEST(Catalogue, AnOverrideCanMoveARegionAndForgetAField) {
 
 TEST(Catalogue, BadOverridesNameFileAndKey) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"id": "a/b", "contry": "DE"})", "unknown_key"}, {R"({"id": "a/b", "country": "Germany"})", "bad_country"}, {R"({"country": "DE"})", "missing_key"},
-      {R"({"id": "a/b", "country": "DE", "in_eu": false})", "contradiction"}, {R"({"id": "a/b", "parent_chain": "none"})", "wrong_type"},
-      {R"({"id": "a/b", "seal_level": 9})", "out_of_range"}, {R"({"id": )", "bad_json"}, {R"({"id": "a/b", "verified": {"cty": {"url": "u", "as_of": "2026-01-01"}}})", "unknown_key"}};
+      {R"({"id": "a/b", "contry": "DE"})", "unknown_key"},
+      {R"({"id": "a/b", "country": "Germany"})", "bad_country"},
+      {R"({"country": "DE"})", "missing_key"},
+      {R"({"id": "a/b", "country": "DE", "in_eu": false})", "contradiction"},
+      {R"({"id": "a/b", "parent_chain": "none"})", "wrong_type"},
+      {R"({"id": "a/b", "seal_level": 9})", "out_of_range"},
+      {R"({"id": )", "bad_json"},
+      {R"({"id": "a/b", "verified": {"cty": {"url": "u", "as_of": "2026-01-01"}}})", "unknown_key"}};
   for (const auto& [text, code] : cases) {
     TempDir dir;
     dir.write("site.json", text);
@@ -95,7 +104,8 @@ TEST(Catalogue, BadOverridesNameFileAndKey) {
 }
 
 TEST(Countries, GroupsAndNames) {
-  EXPECT_TRUE(in_eu("DE") && in_eea("NO") && !in_eu("NO") && !in_eea("CH") && under_european_law("CH") && !under_european_law("GB") && !in_eu(""));
+  EXPECT_TRUE(in_eu("DE") && in_eea("NO") && !in_eu("NO") && !in_eea("CH") && under_european_law("CH") &&
+              !under_european_law("GB") && !in_eu(""));
   EXPECT_EQ(find_country("Germany"), "DE");
   EXPECT_EQ(find_country("uk"), "GB");
   EXPECT_EQ(find_country("Atlantis"), std::nullopt);
@@ -103,6 +113,7 @@ TEST(Countries, GroupsAndNames) {
 }
 
 TEST(Countries, RegionNamesOfFeeds) {
+  // clang-format off
   const struct { const char *provider, *region, *country; } cases[] = {
       {"aws", "eu-north-1", "SE"}, {"aws", "us-east-1d", "US"}, {"aws", "eu-central-2", "CH"}, {"gcp", "europe-west6", "CH"}, {"gcp", "europe-west4-b", "NL"},
       {"azure", "germanywestcentral", "DE"}, {"azure", "switzerlandnorth", "CH"}, {"azure", "East US", "US"}, {"azure", "westeurope", "NL"}, {"azure", "uksouth", "GB"},
@@ -111,8 +122,12 @@ TEST(Countries, RegionNamesOfFeeds) {
       {"runpod", "EUR-IS-1", "IS"}, {"lambda", "europe-central-1", "DE"}, {"nebius", "eu-north1", "FI"}, {"scaleway", "fr-par-2", "FR"}, {"scaleway", "nl-ams-1", "NL"},
       {"scaleway-via-shadeform", "warsaw-poland-1", "PL"}, {"ovhcloud", "GRA11", "FR"}, {"seeweb", "it-fr2", "IT"}, {"hetzner", "fsn1", "DE"}, {"exoscale", "ch-gva-2", "CH"}, {"hyperstack", "CANADA-1", "CA"},
       {"crusoe-via-shadeform", "culpeper-usa-1", "US"}, {"other", "romania-1", "RO"}, {"other", "Indianapolis", "US"}, {"fluidstack", "generic_us", "US"}, {"runpod", "CZ", "CZ"}, {"ibm", "eu-de", "DE"}, {"paperspace", "East Coast (NY2)", "US"}};
-  for (const auto& c : cases) EXPECT_EQ(country_of_region(c.provider, c.region).value_or("?"), c.country) << c.provider << " " << c.region;
-  for (const char* blank : {"", "any", "global", "unspecified", "  ", "(zones CH/AT/DE/BG; per-zone GPU offer not in source)"}) EXPECT_EQ(country_of_region("seeweb", blank), std::nullopt) << blank;
+  // clang-format on
+  for (const auto& c : cases)
+    EXPECT_EQ(country_of_region(c.provider, c.region).value_or("?"), c.country) << c.provider << " " << c.region;
+  for (const char* blank :
+       {"", "any", "global", "unspecified", "  ", "(zones CH/AT/DE/BG; per-zone GPU offer not in source)"})
+    EXPECT_EQ(country_of_region("seeweb", blank), std::nullopt) << blank;
 }
 
 // Every record of the shipped catalogue that names a country must agree with what its region's name says.

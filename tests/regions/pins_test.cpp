@@ -1,5 +1,5 @@
-// Pins over the shipped catalogue. Golden answers: the checks of the region notes (a Stockholm region of a US parent is in the EU and
-// not sovereign; Zurich is neither EU nor EEA; Norway is EEA only; a blank region fails everything).
+// Pins over the shipped catalogue. Golden answers: the checks of the region notes (a Stockholm region of a US parent is
+// in the EU and not sovereign; Zurich is neither EU nor EEA; Norway is EEA only; a blank region fails everything).
 #include "regions/pins.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ TEST(Pins, GoldenChecks) {
   EXPECT_TRUE(check("gcp/europe-west2", "residency(UK)").passes);
   EXPECT_TRUE(check("verda/FIN-03", "residency(EU)").passes);
   EXPECT_TRUE(check("verda/FIN-03", "sovereign").passes);
-  for (const char* pin : {"residency(EU)", "residency(EEA|CH)", "residency(IT)", "sovereign", "city(Frosinone)", "eu-sovereign", "cert(C5>=2)", "seal>=3"})
+  for (const char* pin : {"residency(EU)", "residency(EEA|CH)", "residency(IT)", "sovereign", "city(Frosinone)",
+                          "eu-sovereign", "cert(C5>=2)", "seal>=3"})
     EXPECT_FALSE(check("seeweb/blank", pin).passes) << pin;
 }
 
@@ -86,8 +87,11 @@ TEST(Pins, ProviderAndSeveralAtoms) {
 Record record_of(const char* text) { return parse_record(parse_json(text), ""); }
 
 TEST(Pins, CertificatesHaveLevelsAndAnEnd) {
-  const Record r = record_of(R"({"id":"x/y","country":"DE","certifications":[{"scheme":"C5","level":"type1"},{"scheme":"SecNumCloud","level":"3.2","valid_to":"2026-06-30"}],"seal_level":3})");
-  const auto says = [&](const char* pin, const char* now = "2026-01-01") { return evaluate(parse_pins(pin, ""), &r, *parse_time(now)).passes; };
+  const Record r = record_of(
+      R"({"id":"x/y","country":"DE","certifications":[{"scheme":"C5","level":"type1"},{"scheme":"SecNumCloud","level":"3.2","valid_to":"2026-06-30"}],"seal_level":3})");
+  const auto says = [&](const char* pin, const char* now = "2026-01-01") {
+    return evaluate(parse_pins(pin, ""), &r, *parse_time(now)).passes;
+  };
   EXPECT_TRUE(says("cert(c5)"));
   EXPECT_TRUE(says("cert(C5>=type1)"));
   EXPECT_FALSE(says("cert(C5>=2)"));
@@ -100,9 +104,12 @@ TEST(Pins, CertificatesHaveLevelsAndAnEnd) {
 }
 
 TEST(Pins, EmptyParentChainIsKnownToBeEmpty) {
-  const Record none = record_of(R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":[],"us_affiliate":false})");
-  const Record unknown = record_of(R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":null,"us_affiliate":false})");
-  const Record lost = record_of(R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":[{"name":"Holding","country":null}],"us_affiliate":false})");
+  const Record none =
+      record_of(R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":[],"us_affiliate":false})");
+  const Record unknown =
+      record_of(R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":null,"us_affiliate":false})");
+  const Record lost = record_of(
+      R"({"id":"x/y","country":"DE","operator_country":"DE","parent_chain":[{"name":"Holding","country":null}],"us_affiliate":false})");
   const auto pins = parse_pins("sovereign", "");
   EXPECT_TRUE(evaluate(pins, &none).passes);
   EXPECT_FALSE(evaluate(pins, &unknown).passes);
@@ -110,7 +117,9 @@ TEST(Pins, EmptyParentChainIsKnownToBeEmpty) {
 }
 
 TEST(Pins, BadPinsNameTheRemedy) {
-  for (const char* text : {"", "residency", "residency()", "residency(Germany)", "residency(XX)", "residency(EU", "souvereign", "cert(>=2)", "cert(C5>=high)", "seal>3", "seal>=x", "evidence(sure)", "sovereign(EU)", "city()", "provider(a||b)"}) {
+  for (const char* text : {"", "residency", "residency()", "residency(Germany)", "residency(XX)", "residency(EU",
+                           "souvereign", "cert(>=2)", "cert(C5>=high)", "seal>3", "seal>=x", "evidence(sure)",
+                           "sovereign(EU)", "city()", "provider(a||b)"}) {
     try {
       parse_pins(text, "/pins/0");
       ADD_FAILURE() << text;
@@ -123,7 +132,9 @@ TEST(Pins, BadPinsNameTheRemedy) {
 }
 
 TEST(Pins, LocationsOfAJob) {
-  const auto says = [](const char* place, const char* pin) { return check_location(place, parse_pins(pin, ""), catalogue(), "locations/data"); };
+  const auto says = [](const char* place, const char* pin) {
+    return check_location(place, parse_pins(pin, ""), catalogue(), "locations/data");
+  };
   EXPECT_TRUE(says("DE", "residency(EU)").passes);
   EXPECT_FALSE(says("US", "residency(EU)").passes);
   EXPECT_TRUE(says("verda/FIN-03", "eu-sovereign").passes);

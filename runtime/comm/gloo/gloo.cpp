@@ -1,5 +1,6 @@
-// One file includes c10d: it takes half a minute to compile. Sums are not left to Gloo's rings, whose order depends on the sizes: pieces are
-// exchanged (all-to-all) and added here in the order of the ranks, so that both roads give the same bits.
+// One file includes c10d: it takes half a minute to compile. Sums are not left to Gloo's rings, whose order depends on
+// the sizes: pieces are exchanged (all-to-all) and added here in the order of the ranks, so that both roads give the
+// same bits.
 #include "runtime/comm/gloo/gloo.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +63,9 @@ class Gloo final : public Collective {
 
   std::string_view backend() const override { return "gloo"; }
   std::int64_t buffer_bytes() const override { return static_cast<std::int64_t>(out_.size() + in_.size()); }
-  void exchange(const void* in, void* out, std::int64_t bytes) override { gather(static_cast<const char*>(in), static_cast<char*>(out), bytes); }
+  void exchange(const void* in, void* out, std::int64_t bytes) override {
+    gather(static_cast<const char*>(in), static_cast<char*>(out), bytes);
+  }
 
  private:
   template <typename Work>
@@ -110,7 +113,9 @@ class Gloo final : public Collective {
       std::vector<const void*> parts(static_cast<std::size_t>(ranks()));
       for (std::int64_t first = 0; first < elements; first += most) {
         const auto n = std::min(most, elements - first);
-        for (int r = 0; r < ranks(); ++r) std::memcpy(out_.data() + r * n * width, from + (r * elements + first) * width, static_cast<std::size_t>(n * width));
+        for (int r = 0; r < ranks(); ++r)
+          std::memcpy(out_.data() + r * n * width, from + (r * elements + first) * width,
+                      static_cast<std::size_t>(n * width));
         swap(out_.data(), in_.data(), n * width);
         for (int r = 0; r < ranks(); ++r) parts[static_cast<std::size_t>(r)] = in_.data() + r * n * width;
         add_in_order(parts.data(), ranks(), in_type, static_cast<char*>(out) + first * width_of(out_type), out_type, n);
@@ -155,13 +160,15 @@ class Gloo final : public Collective {
   }
 
   World& world_;
-  const std::int64_t piece_;              // bytes of one rank's part in one round
+  const std::int64_t piece_;  // bytes of one rank's part in one round
   std::vector<char> out_, in_;
   c10::intrusive_ptr<Group> group_;
 };
 
 }  // namespace
 
-std::unique_ptr<Collective> make_gloo(World& world, std::int64_t buffer_bytes) { return std::make_unique<Gloo>(world, buffer_bytes); }
+std::unique_ptr<Collective> make_gloo(World& world, std::int64_t buffer_bytes) {
+  return std::make_unique<Gloo>(world, buffer_bytes);
+}
 
 }  // namespace shardfit::comm

@@ -19,12 +19,16 @@
 namespace shardfit::comm {
 namespace {
 
-ncclDataType_t nccl_type(Type type) { return type == Type::kFp32 ? ncclFloat32 : type == Type::kBf16 ? ncclBfloat16 : ncclUint8; }
+ncclDataType_t nccl_type(Type type) {
+  return type == Type::kFp32 ? ncclFloat32 : type == Type::kBf16 ? ncclBfloat16 : ncclUint8;
+}
 
 class Nccl final : public Collective {
  public:
   Nccl(World& world, std::int64_t stage_bytes)
-      : Collective(world.rank(), world.ranks()), world_(world), stage_("NCCL staging", stage_bytes, device::Kind::kCuda) {
+      : Collective(world.rank(), world.ranks()),
+        world_(world),
+        stage_("NCCL staging", stage_bytes, device::Kind::kCuda) {
     ncclUniqueId id{};
     if (rank() == 0) check(ncclGetUniqueId(&id));
     static_assert(sizeof id.internal == NCCL_UNIQUE_ID_BYTES);
@@ -51,7 +55,8 @@ class Nccl final : public Collective {
       auto* all = stage_.bytes_at(most);
       copy(stage_.data(), static_cast<const char*>(in) + first, n, cudaMemcpyHostToDevice);
       run(ncclAllGather(stage_.data(), all, static_cast<std::size_t>(n), ncclUint8, communicator_, stream()));
-      for (int r = 0; r < ranks(); ++r) copy(static_cast<char*>(out) + r * bytes + first, all + r * n, n, cudaMemcpyDeviceToHost);
+      for (int r = 0; r < ranks(); ++r)
+        copy(static_cast<char*>(out) + r * bytes + first, all + r * n, n, cudaMemcpyDeviceToHost);
     }
   }
 
@@ -70,7 +75,8 @@ class Nccl final : public Collective {
     if (status != ncclSuccess) lost(ncclGetErrorString(status));
   }
   std::chrono::steady_clock::time_point deadline() const {
-    return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(world_.timeout_seconds()));
+    return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                  std::chrono::duration<double>(world_.timeout_seconds()));
   }
   // Until the communicator has taken the operation up.
   void settle() {
@@ -101,7 +107,8 @@ class Nccl final : public Collective {
     }
   }
   void copy(void* to, const void* from, std::int64_t bytes, cudaMemcpyKind kind) {
-    if (cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, stream()) != cudaSuccess || cudaStreamSynchronize(stream()) != cudaSuccess)
+    if (cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), kind, stream()) != cudaSuccess ||
+        cudaStreamSynchronize(stream()) != cudaSuccess)
       lost("a copy failed");
   }
 
@@ -110,7 +117,8 @@ class Nccl final : public Collective {
   }
   void do_reduce_scatter(const void* in, Type in_type, void* out, Type out_type, std::int64_t elements) override {
     if (in_type == out_type) {
-      run(ncclReduceScatter(in, out, static_cast<std::size_t>(elements), nccl_type(in_type), ncclSum, communicator_, stream()));
+      run(ncclReduceScatter(in, out, static_cast<std::size_t>(elements), nccl_type(in_type), ncclSum, communicator_,
+                            stream()));
       return;
     }
     // Widened piece by piece in the staging memory, then summed in the wider type.
@@ -122,13 +130,15 @@ class Nccl final : public Collective {
     for (std::int64_t first = 0; first < elements; first += most) {
       const auto n = std::min(most, elements - first);
       for (int r = 0; r < ranks(); ++r)
-        view(stage_.bytes_at(r * n * width_of(out_type)), out_type, n).copy_(view(static_cast<const char*>(in) + (r * elements + first) * width_of(in_type), in_type, n));
-      run(ncclReduceScatter(stage_.data(), static_cast<char*>(out) + first * width_of(out_type), static_cast<std::size_t>(n), nccl_type(out_type), ncclSum, communicator_,
-                            stream()));
+        view(stage_.bytes_at(r * n * width_of(out_type)), out_type, n)
+            .copy_(view(static_cast<const char*>(in) + (r * elements + first) * width_of(in_type), in_type, n));
+      run(ncclReduceScatter(stage_.data(), static_cast<char*>(out) + first * width_of(out_type),
+                            static_cast<std::size_t>(n), nccl_type(out_type), ncclSum, communicator_, stream()));
     }
   }
   void do_all_reduce(void* data, std::int64_t elements, Type type) override {
-    run(ncclAllReduce(data, data, static_cast<std::size_t>(elements), nccl_type(type), ncclSum, communicator_, stream()));
+    run(ncclAllReduce(data, data, static_cast<std::size_t>(elements), nccl_type(type), ncclSum, communicator_,
+                      stream()));
   }
   void do_broadcast(void* data, std::int64_t bytes, int root) override {
     run(ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, communicator_, stream()));
@@ -144,6 +154,8 @@ class Nccl final : public Collective {
 
 }  // namespace
 
-std::unique_ptr<Collective> make_nccl(World& world, std::int64_t stage_bytes) { return std::make_unique<Nccl>(world, stage_bytes); }
+std::unique_ptr<Collective> make_nccl(World& world, std::int64_t stage_bytes) {
+  return std::make_unique<Nccl>(world, stage_bytes);
+}
 
 }  // namespace shardfit::comm

@@ -39,7 +39,8 @@ int main(int argc, char** argv) {
       names.emplace_back(c.name);
     }
     const auto near = nearest(name, names);
-    throw Error("unknown_command", "", "unknown command \"" + name + "\"", near ? "did you mean \"" + *near + "\"?" : "shardfit --help lists them");
+    throw Error("unknown_command", "", "unknown command \"" + name + "\"",
+                near ? "did you mean \"" + *near + "\"?" : "shardfit --help lists them");
   } catch (const Error& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "shardfit: %s\n", e.what());

@@ -84,14 +84,17 @@ TEST(Scontrol, AReservationOpensItsNodesAndClosesTheOthers) {
 }
 
 TEST(Scontrol, SurvivesAnyText) {
-  for (const char* text : {"", "NodeName=", "NodeName=x Gres=gpu:::", "NodeName=x Gres=gpu:h100:99999999999999999999", "PartitionName=p MaxTime=-:::", "ReservationName=r Nodes=n[1-",
+  for (const char* text : {"", "NodeName=", "NodeName=x Gres=gpu:::", "NodeName=x Gres=gpu:h100:99999999999999999999",
+                           "PartitionName=p MaxTime=-:::", "ReservationName=r Nodes=n[1-",
                            "NodeName=x State= CPUTot=abc", "\n\n scontrol: scontrol: "}) {
     EXPECT_NO_THROW(parse_scontrol(text, {})) << text;
   }
 }
 
 TEST(NodeState, IsUsableOnlyWhenItTakesJobs) {
-  for (const char* state : {"IDLE", "MIXED", "ALLOCATED", "IDLE+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "MIXED-", "IDLE~", "COMPLETING", "ALLOCATED+COMPLETING"}) EXPECT_EQ(why_not_usable(state), "") << state;
+  for (const char* state : {"IDLE", "MIXED", "ALLOCATED", "IDLE+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "MIXED-", "IDLE~",
+                            "COMPLETING", "ALLOCATED+COMPLETING"})
+    EXPECT_EQ(why_not_usable(state), "") << state;
   EXPECT_EQ(why_not_usable("DOWN*"), "down");
   EXPECT_EQ(why_not_usable("IDLE*+CLOUD"), "not responding");
   EXPECT_EQ(why_not_usable("MIXED+DRAIN"), "drained");
@@ -107,7 +110,8 @@ TEST(Hostlist, Expands) {
   EXPECT_THAT(expand_hostlist("r[1-2]n[1-2]"), ElementsAre("r1n1", "r1n2", "r2n1", "r2n2"));
   EXPECT_THAT(expand_hostlist("a-[1]"), ElementsAre("a-1"));
   EXPECT_TRUE(expand_hostlist("(null)").empty());
-  for (const char* bad : {"n[1-", "n1]", "n[a-b]", "n[3-1]", "n[1-999999999]", "n[1-99999]m[1-99999]", "n[]"}) EXPECT_THROW(expand_hostlist(bad), Error) << bad;
+  for (const char* bad : {"n[1-", "n1]", "n[a-b]", "n[3-1]", "n[1-999999999]", "n[1-99999]m[1-99999]", "n[]"})
+    EXPECT_THROW(expand_hostlist(bad), Error) << bad;
 }
 
 }  // namespace

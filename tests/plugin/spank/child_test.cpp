@@ -12,7 +12,9 @@ namespace {
 
 using End = ChildResult::End;
 
-ChildResult shell(const std::string& script, double deadline = 10) { return run_child({"/bin/sh", "-c", script}, {}, deadline); }
+ChildResult shell(const std::string& script, double deadline = 10) {
+  return run_child({"/bin/sh", "-c", script}, {}, deadline);
+}
 
 TEST(Child, CollectsOutputAndStatus) {
   const auto r = shell("echo out; echo err >&2; exit 3");
@@ -29,7 +31,8 @@ TEST(Child, HasAnEmptyInputOrTheGivenOne) {
 
 TEST(Child, EnvironmentReplaces) {
   ::setenv("SHARDFIT_TEST_A", "old", 1);
-  const auto r = run_child({"/bin/sh", "-c", "echo $SHARDFIT_TEST_A $SHARDFIT_TEST_B"}, {"SHARDFIT_TEST_A=new", "SHARDFIT_TEST_B=b"}, 10);
+  const auto r = run_child({"/bin/sh", "-c", "echo $SHARDFIT_TEST_A $SHARDFIT_TEST_B"},
+                           {"SHARDFIT_TEST_A=new", "SHARDFIT_TEST_B=b"}, 10);
   EXPECT_EQ(r.out, "new b\n");
 }
 
@@ -49,7 +52,8 @@ TEST(Child, TellsAFailedStart) {
 
 // Also a grandchild that keeps the pipes open and a child that ignores signals end with the deadline.
 TEST(Child, EndsAtTheDeadline) {
-  for (const char* script : {"sleep 60", "sleep 60 & exit 0", "trap '' TERM INT HUP; sleep 60; sleep 60", "exec >&- 2>&-; sleep 60"}) {
+  for (const char* script :
+       {"sleep 60", "sleep 60 & exit 0", "trap '' TERM INT HUP; sleep 60; sleep 60", "exec >&- 2>&-; sleep 60"}) {
     const auto begin = std::chrono::steady_clock::now();
     const auto r = shell(script, 0.2);
     EXPECT_EQ(r.end, End::kTimedOut) << script;

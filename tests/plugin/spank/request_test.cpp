@@ -18,7 +18,8 @@ TEST(DecideTimeout, IsFoundWithoutAJsonParser) {
   EXPECT_EQ(decide_timeout("{// \"decide_timeout_seconds\": 7\n}"), 3);
   EXPECT_EQ(decide_timeout("{/* \"decide_timeout_seconds\": 7 */ \"decide_timeout_seconds\": 8}"), 8);
   EXPECT_EQ(decide_timeout("{\"note\": \"// not a comment\", \"decide_timeout_seconds\": 9}"), 9);
-  for (const char* odd : {"", "{", "\"decide_timeout_seconds\"", "{\"decide_timeout_seconds\": \"x\"}", "{\"decide_timeout_seconds\": -1}", "{\"decide_timeout_seconds\": 1e9}", "/*", "\"\\"}) {
+  for (const char* odd : {"", "{", "\"decide_timeout_seconds\"", "{\"decide_timeout_seconds\": \"x\"}",
+                          "{\"decide_timeout_seconds\": -1}", "{\"decide_timeout_seconds\": 1e9}", "/*", "\"\\"}) {
     EXPECT_EQ(decide_timeout(odd), 3) << odd;
   }
 }
@@ -44,10 +45,12 @@ TEST(FindShardfit, PrefersTheNamedOneThenThePluginsFolders) {
   std::ofstream(root / "bin/shardfit") << "#!/bin/sh\n";
   ::chmod((root / "bin/shardfit").c_str(), 0755);
   std::string looked;
-  EXPECT_EQ(find_shardfit({}, (root / "lib/slurm/spank_shardfit.so").string(), looked), (root / "lib/slurm/../../bin/shardfit").string());
+  EXPECT_EQ(find_shardfit({}, (root / "lib/slurm/spank_shardfit.so").string(), looked),
+            (root / "lib/slurm/../../bin/shardfit").string());
   Settings named;
   named.shardfit = "/nonexistent/shardfit";
-  EXPECT_EQ(find_shardfit(named, (root / "lib/slurm/spank_shardfit.so").string(), looked), "");  // the named one or none
+  EXPECT_EQ(find_shardfit(named, (root / "lib/slurm/spank_shardfit.so").string(), looked),
+            "");  // the named one or none
   EXPECT_EQ(looked, "/nonexistent/shardfit");
   std::filesystem::remove_all(root);
 }
@@ -67,7 +70,10 @@ TEST(Request, NamesAStrayOption) {
 TEST(Protocol, ReadsAWholeAnswer) {
   Answer a;
   std::string why;
-  ASSERT_TRUE(parse_answer("shardfit-decide 1\nsay one\nsay\nset partition p1\nset mem 500M\ndefault time 01:00:00\nenv SHARDFIT_PLAN /a b/c\ncontrol SHARDFIT_PINS residency(EU|CH)&sovereign\nend 0\n", a, why)) << why;
+  ASSERT_TRUE(parse_answer(
+      "shardfit-decide 1\nsay one\nsay\nset partition p1\nset mem 500M\ndefault time 01:00:00\nenv SHARDFIT_PLAN /a b/c\ncontrol SHARDFIT_PINS residency(EU|CH)&sovereign\nend 0\n",
+      a, why))
+      << why;
   EXPECT_EQ(a.text, "one\n\n");
   EXPECT_EQ(a.set, (Pairs{{"partition", "p1"}, {"mem", "500M"}}));
   EXPECT_EQ(a.defaults, (Pairs{{"time", "01:00:00"}}));
@@ -77,8 +83,11 @@ TEST(Protocol, ReadsAWholeAnswer) {
 }
 
 TEST(Protocol, RefusesAnythingElse) {
-  for (const char* text : {"", "shardfit-decide 2\nend 0\n", "shardfit-decide 1\n", "shardfit-decide 1\nend 0", "shardfit-decide 1\nend 0\nsay x\n", "shardfit-decide 1\nend 9\n", "shardfit-decide 1\nset wrap x\nend 0\n",
-                           "shardfit-decide 1\nset partition\nend 0\n", "shardfit-decide 1\nenv LD_PRELOAD x\nend 0\n", "shardfit-decide 1\nenv SHARDFIT_a x\nend 0\n", "shardfit-decide 1\nrun me\nend 0\n"}) {
+  for (const char* text :
+       {"", "shardfit-decide 2\nend 0\n", "shardfit-decide 1\n", "shardfit-decide 1\nend 0",
+        "shardfit-decide 1\nend 0\nsay x\n", "shardfit-decide 1\nend 9\n", "shardfit-decide 1\nset wrap x\nend 0\n",
+        "shardfit-decide 1\nset partition\nend 0\n", "shardfit-decide 1\nenv LD_PRELOAD x\nend 0\n",
+        "shardfit-decide 1\nenv SHARDFIT_a x\nend 0\n", "shardfit-decide 1\nrun me\nend 0\n"}) {
     Answer a;
     std::string why;
     EXPECT_FALSE(parse_answer(text, a, why)) << text;

@@ -14,7 +14,8 @@
 namespace shardfit::pricing {
 namespace {
 
-LedgerRecord record(std::int64_t id, const char* user, const char* gpu, std::optional<double> cost, const char* end = "2026-11-29T12:00:00Z") {
+LedgerRecord record(std::int64_t id, const char* user, const char* gpu, std::optional<double> cost,
+                    const char* end = "2026-11-29T12:00:00Z") {
   LedgerRecord r;
   r.cluster = "c1";
   r.job_id = id;
@@ -36,7 +37,9 @@ LedgerRecord record(std::int64_t id, const char* user, const char* gpu, std::opt
 }
 
 std::vector<LedgerRecord> records() {
-  auto list = std::vector<LedgerRecord>{record(1, "ada", "h100_sxm_80gb", 10), record(2, "ada", "l40s_48gb", std::nullopt), record(3, "bob", "h100_sxm_80gb", 0.5, "2026-10-03T00:00:00Z")};
+  auto list =
+      std::vector<LedgerRecord>{record(1, "ada", "h100_sxm_80gb", 10), record(2, "ada", "l40s_48gb", std::nullopt),
+                                record(3, "bob", "h100_sxm_80gb", 0.5, "2026-10-03T00:00:00Z")};
   list[0].predicted = {3000, 9.0, 4e10, 1.5};
   list[0].measured = {4.4e10, 1.6};
   list[0].runner_up = {"c1/a100", 12.5};
@@ -57,7 +60,8 @@ TEST(Report, SumsSayWhatTheyLeaveOut) {
   EXPECT_EQ(s.gpu_hours, 24);
   EXPECT_EQ(s.predicted->to_string(), "9.00 EUR");
   EXPECT_EQ(s.predicted_actual.to_string(), "10.00 EUR") << "only of those that were predicted";
-  EXPECT_NE(report_attempts(records(), s, ReportFormat::kTable).find("without 1 attempts whose cost is unknown"), std::string::npos);
+  EXPECT_NE(report_attempts(records(), s, ReportFormat::kTable).find("without 1 attempts whose cost is unknown"),
+            std::string::npos);
 }
 
 TEST(Report, OtherCurrencies) {
@@ -70,7 +74,8 @@ TEST(Report, OtherCurrencies) {
 TEST(Report, Groups) {
   const auto by = [](const char* key) {
     std::string out;
-    for (const auto& g : sum_by(records(), key, rates(), "EUR")) out += g.key + ":" + g.cost.to_string() + ":" + std::to_string(g.left_out) + " ";
+    for (const auto& g : sum_by(records(), key, rates(), "EUR"))
+      out += g.key + ":" + g.cost.to_string() + ":" + std::to_string(g.left_out) + " ";
     return out;
   };
   EXPECT_EQ(by("user"), "ada:10.00 EUR:1 bob:0.50 EUR:0 ");
@@ -100,7 +105,8 @@ TEST(Report, JsonAndCsvHoldTheSameRecords) {
   EXPECT_EQ(j["sum"]["left_out"], 1);
   EXPECT_TRUE(j["sum"]["cost"].is_number());
   const std::vector<LedgerRecord> unknown = {records()[1]};
-  EXPECT_TRUE(parse_json(report_attempts(unknown, sum_all(unknown, rates(), "EUR"), ReportFormat::kJson))["sum"]["cost"].is_null());
+  EXPECT_TRUE(parse_json(report_attempts(unknown, sum_all(unknown, rates(), "EUR"), ReportFormat::kJson))["sum"]["cost"]
+                  .is_null());
   const std::string csv = report_attempts(records(), s, ReportFormat::kCsv);
   CsvReader reader(csv, "");
   std::vector<std::string> header, cells;
@@ -126,9 +132,10 @@ TEST(Report, OneJobShowsPredictedBesideActual) {
 }
 
 TEST(Csv, Quotes) {
-  CsvReader r("\xEF\xBB\xBF"
-              "a,b\r\n\"x,\"\"y\"\"\n z\",\n\n,3",
-              "f");
+  CsvReader r(
+      "\xEF\xBB\xBF"
+      "a,b\r\n\"x,\"\"y\"\"\n z\",\n\n,3",
+      "f");
   std::vector<std::string> c;
   ASSERT_TRUE(r.next(c));
   EXPECT_EQ(c, (std::vector<std::string>{"a", "b"}));

@@ -26,7 +26,8 @@ TEST(Json, UnknownKeyNamesTheNearest) {
   ObjectReader r(j, "/plan");
   r.integer("micro_batch");
   r.integer("x");
-  EXPECT_EQ(line_of([&] { r.finish(); }), "/plan/micro_bach: unknown key \"micro_bach\"; did you mean \"micro_batch\"?");
+  EXPECT_EQ(line_of([&] { r.finish(); }),
+            "/plan/micro_bach: unknown key \"micro_bach\"; did you mean \"micro_batch\"?");
 }
 
 TEST(Json, NumbersAreCheckedForKindAndRange) {
@@ -40,7 +41,8 @@ TEST(Json, NumbersAreCheckedForKindAndRange) {
 }
 
 TEST(Json, SyntaxErrorsNameLineAndColumn) {
-  EXPECT_NE(line_of([] { parse_json("{\n \"a\": }", "job.json"); }).find("job.json: line 2, column"), std::string::npos);
+  EXPECT_NE(line_of([] { parse_json("{\n \"a\": }", "job.json"); }).find("job.json: line 2, column"),
+            std::string::npos);
   EXPECT_NE(line_of([] { parse_json(std::string(100000, '[')); }).find("nested deeper"), std::string::npos);
 }
 
@@ -50,7 +52,8 @@ TEST(Text, Durations) {
   EXPECT_EQ(parse_duration("90", ""), 90);
   EXPECT_EQ(parse_duration("1-02:00:00", ""), 93600);
   EXPECT_EQ(parse_duration("05:00", ""), 300);
-  EXPECT_NE(line_of([] { parse_duration("soon", "/deadline"); }).find("/deadline: duration \"soon\""), std::string::npos);
+  EXPECT_NE(line_of([] { parse_duration("soon", "/deadline"); }).find("/deadline: duration \"soon\""),
+            std::string::npos);
   EXPECT_NE(line_of([] { parse_duration("-5h", "/deadline"); }), "no error");
 }
 

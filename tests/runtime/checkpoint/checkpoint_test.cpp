@@ -37,7 +37,8 @@ std::vector<FlatUnit> model() {
 }
 
 float value(const std::string& unit, Kind kind, std::int64_t element, std::int64_t step) {
-  return static_cast<float>(static_cast<std::int64_t>(unit.size()) * 1000 + static_cast<int>(kind) * 300 + element) + static_cast<float>(step) / 64;
+  return static_cast<float>(static_cast<std::int64_t>(unit.size()) * 1000 + static_cast<int>(kind) * 300 + element) +
+         static_cast<float>(step) / 64;
 }
 
 class CheckpointTest : public testing::Test {
@@ -45,10 +46,13 @@ class CheckpointTest : public testing::Test {
   void SetUp() override {
     // In memory where that can be had: thousands of fsyncs.
     const std::filesystem::path memory = "/dev/shm";
-    output_ = (::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::path(testing::TempDir())) / ("shardfit_ck_" + std::to_string(::getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+    output_ = (::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::path(testing::TempDir())) /
+              ("shardfit_ck_" + std::to_string(::getpid()) + "_" +
+               testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(output_);
     std::filesystem::create_directories(output_ / "model");
-    std::ofstream(output_ / "model/config.json") << R"({"model_type": "llama", "torch_dtype": "bfloat16", "own": {"kept": 1}})";
+    std::ofstream(output_ / "model/config.json")
+        << R"({"model_type": "llama", "torch_dtype": "bfloat16", "own": {"kept": 1}})";
     std::ofstream(output_ / "model/tokenizer.json") << "{}";
   }
   void TearDown() override { std::filesystem::remove_all(output_); }
@@ -65,14 +69,17 @@ class CheckpointTest : public testing::Test {
     s.model_folder = output_ / "model";
     return s;
   }
-  std::filesystem::path save(std::int64_t step, std::int64_t ranks, std::int64_t limit = 0, FileLayer& files = real_files()) {
+  std::filesystem::path save(std::int64_t step, std::int64_t ranks, std::int64_t limit = 0,
+                             FileLayer& files = real_files()) {
     const SaveState s = state(step, ranks);
     const auto unfinished = begin(files, output_, step, "t" + std::to_string(step));
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       std::vector<float> slice;
       write_rank(files, unfinished, s, rank, [&](const FlatUnit& unit, Kind kind) {
         slice.clear();
-        for (std::int64_t e = rank * unit.slice(ranks); e < std::min((rank + 1) * unit.slice(ranks), unit.elements); ++e) slice.push_back(value(unit.name, kind, e, step));
+        for (std::int64_t e = rank * unit.slice(ranks); e < std::min((rank + 1) * unit.slice(ranks), unit.elements);
+             ++e)
+          slice.push_back(value(unit.name, kind, e, step));
         return std::span<const float>(slice);
       });
     }
@@ -80,7 +87,8 @@ class CheckpointTest : public testing::Test {
   }
   std::vector<std::string> folders() {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(checkpoints_folder(output_))) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoints_folder(output_)))
+      names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -93,7 +101,8 @@ class CheckpointTest : public testing::Test {
           if (kind != Kind::kParameters && !unit.states) continue;
           std::vector<float> got(static_cast<std::size_t>(p.elements()));
           checkpoint.read(p.name, kind, 0, got);
-          for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], value(unit.name, kind, p.offset + static_cast<std::int64_t>(i), step)) << p.name;
+          for (std::size_t i = 0; i < got.size(); ++i)
+            ASSERT_EQ(got[i], value(unit.name, kind, p.offset + static_cast<std::int64_t>(i), step)) << p.name;
         }
   }
   std::filesystem::path output_;
@@ -148,7 +157,8 @@ TEST_F(CheckpointTest, ACrashAtAnyOperationLeavesACompleteCheckpoint) {
   ASSERT_GT(operations, 20);
   for (int crash = 0; crash < operations; ++crash)
     for (const bool renames_too : {false, true})
-      for (const std::int64_t second : {2, 1}) {  // the next step, and the same step again (a run resumed from an older one)
+      for (const std::int64_t second :
+           {2, 1}) {  // the next step, and the same step again (a run resumed from an older one)
         std::filesystem::remove_all(checkpoints_folder(output_));
         save(1, 2);
         CrashFiles files(crash);
@@ -233,7 +243,8 @@ TEST_F(CheckpointTest, EveryFlippedByteIsFound) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ 1);
       std::ofstream(file, std::ios::binary) << bad;
-      if (file.filename() == "manifest.json" && (good[at] == ' ' || good[at] == '\n')) continue;  // white space says nothing
+      if (file.filename() == "manifest.json" && (good[at] == ' ' || good[at] == '\n'))
+        continue;  // white space says nothing
       try {
         verify(folder);
         ADD_FAILURE() << file << " byte " << at;
@@ -270,7 +281,8 @@ TEST_F(CheckpointTest, ExportsFromAnyNumberOfRanks) {
     EXPECT_EQ(file.find("proj.weight")->shape, (std::vector<std::int64_t>{3, 7}));
     std::vector<float> got(21);
     file.read_fp32("proj.weight", 0, got);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], value("block.0", Kind::kParameters, 4 + static_cast<std::int64_t>(i), ranks));
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i], value("block.0", Kind::kParameters, 4 + static_cast<std::int64_t>(i), ranks));
     const SafetensorsFile states(target / "states.safetensors");
     EXPECT_EQ(states.tensors().size(), 11u);
     states.read_fp32("proj.weight.exp_avg_sq", 0, got);
@@ -286,7 +298,8 @@ TEST_F(CheckpointTest, ExportsFromAnyNumberOfRanks) {
   }
   // Several files get an index, and no file is larger than asked unless one tensor is.
   const auto target = output_ / "many/parts";
-  const Exported many = export_huggingface(real_files(), output_ / "checkpoints/step-00000003", target, {.storage = Storage::kBf16, .max_shard_bytes = 40});
+  const Exported many = export_huggingface(real_files(), output_ / "checkpoints/step-00000003", target,
+                                           {.storage = Storage::kBf16, .max_shard_bytes = 40});
   EXPECT_EQ(many.tensors, 6);
   const auto index = nlohmann::json::parse(read_file(target / "model.safetensors.index.json"));
   EXPECT_EQ(index.at("metadata").at("total_size"), 2 * (15 + 4 + 21 + 1 + 4));
@@ -295,7 +308,8 @@ TEST_F(CheckpointTest, ExportsFromAnyNumberOfRanks) {
     files.insert(file.get<std::string>());
     EXPECT_NE(SafetensorsFile(target / file.get<std::string>()).find(name), nullptr);
   }
-  EXPECT_EQ(files, (std::set<std::string>{"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"}));
+  EXPECT_EQ(files, (std::set<std::string>{"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                          "model-00003-of-00003.safetensors"}));
   EXPECT_EQ(nlohmann::json::parse(read_file(target / "config.json")).at("dtype"), "bfloat16");
 }
 
@@ -304,11 +318,13 @@ TEST(Export, SizesAreReadAsHuggingFaceWritesThem) {
   EXPECT_EQ(parse_size("2GiB", ""), std::int64_t{2} << 30);
   EXPECT_EQ(parse_size("1.5 MB", ""), 1'500'000);
   EXPECT_EQ(parse_size("1000000", ""), 1'000'000);
-  for (const char* text : {"", "GB", "5XB", "-1GB", "0", "1e30GB", "nan", "5GB5"}) EXPECT_THROW(parse_size(text, "--max-shard-size"), Error) << text;
+  for (const char* text : {"", "GB", "5XB", "-1GB", "0", "1e30GB", "nan", "5GB5"})
+    EXPECT_THROW(parse_size(text, "--max-shard-size"), Error) << text;
 }
 
 TEST(Resumable, NamesTheKeyThatMayNotChange) {
-  const nlohmann::json saved = nlohmann::json::parse(R"({"sequence_length": 64, "output": "a", "duration": {"steps": 10}, "method": {"kind": "full"},
+  const nlohmann::json saved = nlohmann::json::parse(
+      R"({"sequence_length": 64, "output": "a", "duration": {"steps": 10}, "method": {"kind": "full"},
     "train": {"learning_rate": 1e-3, "save_steps": 5, "seed": 42}, "data": {"train": ["x"]}})");
   const auto with = [&](const char* pointer, const nlohmann::json& value) {
     nlohmann::json now = saved;
@@ -321,10 +337,13 @@ TEST(Resumable, NamesTheKeyThatMayNotChange) {
     }
     return std::string("may");
   };
-  for (const char* pointer : {"/output", "/train/learning_rate", "/train/save_steps", "/train/save_at", "/train/logging_steps", "/train/eval_steps"}) EXPECT_EQ(with(pointer, 7), "may");
+  for (const char* pointer : {"/output", "/train/learning_rate", "/train/save_steps", "/train/save_at",
+                              "/train/logging_steps", "/train/eval_steps"})
+    EXPECT_EQ(with(pointer, 7), "may");
   EXPECT_EQ(with("/duration", {{"epochs", 3}}), "may");
   EXPECT_EQ(with("/method", {{"kind", "partial"}, {"trainable", {"a"}}}), "may");
-  for (const char* pointer : {"/sequence_length", "/train/seed", "/train/weight_decay", "/data/train", "/precision"}) EXPECT_EQ(with(pointer, 7), pointer);
+  for (const char* pointer : {"/sequence_length", "/train/seed", "/train/weight_decay", "/data/train", "/precision"})
+    EXPECT_EQ(with(pointer, 7), pointer);
   EXPECT_EQ(with("/method", {{"kind", "lora"}}), "/method/kind");
 }
 

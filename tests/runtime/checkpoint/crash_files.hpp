@@ -1,4 +1,5 @@
-// A file layer that stops the world before its n-th operation and then forgets, as a machine that loses power does, what was not fsynced.
+// A file layer that stops the world before its n-th operation and then forgets, as a machine that loses power does,
+// what was not fsynced.
 #pragma once
 #include <map>
 #include <set>
@@ -45,8 +46,8 @@ class CrashFiles : public FileLayer {
   }
   void remove_all(const std::filesystem::path& path) override { step(), real_files().remove_all(path); }
 
-  // What a reader finds after the power is back: files that were not fsynced have lost their second half, and, if `renames_too`, renames
-  // whose folder was not fsynced did not happen.
+  // What a reader finds after the power is back: files that were not fsynced have lost their second half, and, if
+  // `renames_too`, renames whose folder was not fsynced did not happen.
   void lose_what_was_not_synced(bool renames_too) {
     if (renames_too)
       for (auto r = renames_.rbegin(); r != renames_.rend(); ++r) {
@@ -64,7 +65,8 @@ class CrashFiles : public FileLayer {
   };
   class File : public OutputFile {
    public:
-    File(CrashFiles& files, std::filesystem::path path, std::unique_ptr<OutputFile> real) : files_(files), path_(std::move(path)), real_(std::move(real)) {}
+    File(CrashFiles& files, std::filesystem::path path, std::unique_ptr<OutputFile> real)
+        : files_(files), path_(std::move(path)), real_(std::move(real)) {}
     void write(std::span<const std::byte> bytes) override { files_.step(), real_->write(bytes); }
     void sync() override {
       files_.step();
@@ -87,7 +89,8 @@ class CrashFiles : public FileLayer {
   }
   void moved(const std::filesystem::path& from, const std::filesystem::path& to) {
     std::set<std::string> renamed;
-    for (const std::string& path : unsynced_) renamed.insert(path.starts_with(from.string() + "/") ? to.string() + path.substr(from.string().size()) : path);
+    for (const std::string& path : unsynced_)
+      renamed.insert(path.starts_with(from.string() + "/") ? to.string() + path.substr(from.string().size()) : path);
     unsynced_ = std::move(renamed);
   }
 

@@ -21,7 +21,9 @@ namespace {
 
 const std::filesystem::path kModels = std::filesystem::path(SHARDFIT_SOURCE_DIR) / "tests/runtime/data";
 
-std::filesystem::path temporary(const std::string& name) { return std::filesystem::path(testing::TempDir()) / ("shardfit_st_" + std::to_string(::getpid()) + "_" + name); }
+std::filesystem::path temporary(const std::string& name) {
+  return std::filesystem::path(testing::TempDir()) / ("shardfit_st_" + std::to_string(::getpid()) + "_" + name);
+}
 
 TEST(Xxh64, EqualsTheReference) {
   // xxhsum -H1 of xxHash 0.8.1.
@@ -37,7 +39,8 @@ TEST(Xxh64, EqualsTheReference) {
   for (int i = 0; i < 1000; ++i) text += static_cast<char>(i * 7);
   for (const std::size_t step : {1u, 3u, 31u, 32u, 33u, 500u}) {  // piece by piece = at once
     Xxh64 hash;
-    for (std::size_t at = 0; at < text.size(); at += step) hash.update(std::as_bytes(std::span(text)).subspan(at, std::min(step, text.size() - at)));
+    for (std::size_t at = 0; at < text.size(); at += step)
+      hash.update(std::as_bytes(std::span(text)).subspan(at, std::min(step, text.size() - at)));
     EXPECT_EQ(hash.hex(), of(text)) << step;
   }
 }
@@ -77,9 +80,12 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   const auto path = temporary("round.safetensors");
   std::vector<float> values(100);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.37f - 5;
-  const std::vector<TensorToWrite> tensors = {tensor_of("z", {10, 10}, values), tensor_of("b", {100}, values, Storage::kBf16), tensor_of("h", {4, 25}, values, Storage::kF16),
-                                              tensor_of("empty", {0, 3}, {}), tensor_of("scalar", {}, std::span(values).first(1))};
-  const Written written = write_safetensors(real_files(), path, tensors, {{"format", "pt"}}, 16);  // a buffer that cuts tensors
+  const std::vector<TensorToWrite> tensors = {
+      tensor_of("z", {10, 10}, values), tensor_of("b", {100}, values, Storage::kBf16),
+      tensor_of("h", {4, 25}, values, Storage::kF16), tensor_of("empty", {0, 3}, {}),
+      tensor_of("scalar", {}, std::span(values).first(1))};
+  const Written written =
+      write_safetensors(real_files(), path, tensors, {{"format", "pt"}}, 16);  // a buffer that cuts tensors
   EXPECT_EQ(written.bytes, static_cast<std::int64_t>(std::filesystem::file_size(path)));
   Xxh64 hash;
   const std::string bytes = read_file(path);
@@ -107,7 +113,8 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
 std::string opened(const std::string& header, std::size_t data, std::uint64_t length = 0) {
   const auto path = temporary("hostile.safetensors");
   if (length == 0) length = header.size();
-  std::ofstream(path, std::ios::binary) << std::string(reinterpret_cast<const char*>(&length), 8) << header << std::string(data, 'x');
+  std::ofstream(path, std::ios::binary) << std::string(reinterpret_cast<const char*>(&length), 8) << header
+                                        << std::string(data, 'x');
   try {
     SafetensorsFile file(path);
     return "opened";
@@ -119,20 +126,22 @@ std::string opened(const std::string& header, std::size_t data, std::uint64_t le
 TEST(Safetensors, HostileHeadersAreRefused) {
   EXPECT_EQ(opened(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8), "opened");
   EXPECT_EQ(opened(R"({})", 0), "opened");
-  for (const char* header : {
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,16]}})",                                     // beyond the end
-           R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",                                      // size
-           R"({"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})",                                      // type
-           R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",                                     // negative
-           R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",                  // overflow
-           R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]}})",                   //
-           R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",                                    //
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",                                      // backwards
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",                                      // gap in front
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",                                      // bytes left over
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",  // overlap
-           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",  // twice
-           R"({"a":{"dtype":"F32","shape":[2]}})", R"({"a":3})", R"([1])", R"({"__metadata__":{"x":1}})", R"({"a":)", "", R"({"__metadata__":3})"})
+  for (
+      const char* header :
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,16]}})",                     // beyond the end
+       R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",                      // size
+       R"({"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})",                      // type
+       R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",                     // negative
+       R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",  // overflow
+       R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]}})",   //
+       R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",                    //
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",                      // backwards
+       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",                      // gap in front
+       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",                      // bytes left over
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",  // overlap
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",  // twice
+       R"({"a":{"dtype":"F32","shape":[2]}})", R"({"a":3})", R"([1])", R"({"__metadata__":{"x":1}})", R"({"a":)", "",
+       R"({"__metadata__":3})"})
     EXPECT_EQ(opened(header, 8), "bad_safetensors") << header;
   EXPECT_EQ(opened("{}", 0, 1000), "bad_safetensors");
   EXPECT_EQ(opened("{}", 0, ~0ull), "bad_safetensors");
@@ -146,7 +155,8 @@ TEST(Safetensors, DamagedFilesNeverCrash) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     std::string bytes = good.substr(0, round % 3 == 0 ? random() % good.size() : good.size());
-    for (int i = 0; i < 1 + round % 4 && !bytes.empty(); ++i) bytes[random() % std::min<std::size_t>(bytes.size(), 3000)] = static_cast<char>(random());
+    for (int i = 0; i < 1 + round % 4 && !bytes.empty(); ++i)
+      bytes[random() % std::min<std::size_t>(bytes.size(), 3000)] = static_cast<char>(random());
     std::ofstream(path, std::ios::binary) << bytes;
     try {
       const SafetensorsFile file(path);
@@ -187,7 +197,9 @@ TEST(Weights, ModelsSavedWithoutTheirHeadAreFound) {
   const auto folder = temporary("base");
   std::filesystem::create_directories(folder);
   const std::vector<float> values(6, 1.5f);
-  write_safetensors(real_files(), folder / "model.safetensors", {tensor_of("h.0.ln_1.weight", {6}, values), tensor_of("layers.0.mlp.up_proj.weight", {2, 3}, values)});
+  write_safetensors(
+      real_files(), folder / "model.safetensors",
+      {tensor_of("h.0.ln_1.weight", {6}, values), tensor_of("layers.0.mlp.up_proj.weight", {2, 3}, values)});
   const HuggingFaceWeights weights(folder);
   EXPECT_NE(weights.find("transformer.h.0.ln_1.weight"), nullptr);
   EXPECT_NE(weights.find("model.layers.0.mlp.up_proj.weight"), nullptr);
@@ -211,10 +223,13 @@ TEST(Weights, AnIndexNamesTheFiles) {
   std::filesystem::create_directories(folder);
   const std::vector<float> values{1, 2};
   write_safetensors(real_files(), folder / "a.safetensors", {tensor_of("x", {2}, values)});
-  const auto index = [&](const std::string& map) { std::ofstream(folder / "model.safetensors.index.json") << "{\"weight_map\": " << map << "}"; };
+  const auto index = [&](const std::string& map) {
+    std::ofstream(folder / "model.safetensors.index.json") << "{\"weight_map\": " << map << "}";
+  };
   index(R"({"x": "a.safetensors"})");
   EXPECT_NE(HuggingFaceWeights(folder).find("x"), nullptr);
-  for (const char* map : {R"({"y": "a.safetensors"})", R"({"x": "../a.safetensors"})", R"({"x": "b.safetensors"})", R"({"x": 3})", "[]"}) {
+  for (const char* map : {R"({"y": "a.safetensors"})", R"({"x": "../a.safetensors"})", R"({"x": "b.safetensors"})",
+                          R"({"x": 3})", "[]"}) {
     index(map);
     EXPECT_THROW(HuggingFaceWeights{folder}, Error) << map;
   }

@@ -1,4 +1,5 @@
-// Collectives against sums done by hand, on 1 to 4 ranks (threads of this process); what happens when a rank is missing, strays or dies.
+// Collectives against sums done by hand, on 1 to 4 ranks (threads of this process); what happens when a rank is
+// missing, strays or dies.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,15 +26,17 @@ constexpr std::int64_t kStage = 4096;  // small: every operation takes several r
 using Body = std::function<void(World&, Collective&)>;
 
 // Runs `body` on each rank; gives back what each threw ("" = nothing).
-std::vector<std::string> on_ranks(int ranks, const std::string& road, const Body& body, double timeout = 20,
-                                  const std::function<std::string(int)>& agreement = [](int) { return "same"; }) {
+std::vector<std::string> on_ranks(
+    int ranks, const std::string& road, const Body& body, double timeout = 20,
+    const std::function<std::string(int)>& agreement = [](int) { return "same"; }) {
   const auto listening = listen_on_loopback();
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        World world({rank, ranks, "127.0.0.1", listening.port, agreement(rank), timeout, rank == 0 ? listening.descriptor : -1});
+        World world({rank, ranks, "127.0.0.1", listening.port, agreement(rank), timeout,
+                     rank == 0 ? listening.descriptor : -1});
         std::unique_ptr<Collective> collective;
 #ifdef SHARDFIT_WITH_GLOO
         if (road == "gloo") collective = make_gloo(world, ranks * 3 * 4096);
@@ -50,7 +53,9 @@ std::vector<std::string> on_ranks(int ranks, const std::string& road, const Body
 
 std::vector<std::string> silent(int ranks) { return std::vector<std::string>(static_cast<std::size_t>(ranks)); }
 
-float value(int rank, std::int64_t i) { return static_cast<float>(std::sin(static_cast<double>(i) * 0.37 + rank)) * (rank == 1 ? 1e4f : 1.0f); }
+float value(int rank, std::int64_t i) {
+  return static_cast<float>(std::sin(static_cast<double>(i) * 0.37 + rank)) * (rank == 1 ? 1e4f : 1.0f);
+}
 
 std::vector<std::string> roads() {
 #ifdef SHARDFIT_WITH_GLOO
@@ -74,7 +79,8 @@ TEST_P(Roads, GatherReduceAndBroadcast) {
       for (std::int64_t i = 0; i < elements; ++i) mine.push_back(value(c.rank(), i));
       c.all_gather(mine.data(), all.data(), elements, Type::kFp32);
       for (int r = 0; r < n; ++r)
-        for (std::int64_t i = 0; i < elements; ++i) ASSERT_EQ(all[static_cast<std::size_t>(r * elements + i)], value(r, i));
+        for (std::int64_t i = 0; i < elements; ++i)
+          ASSERT_EQ(all[static_cast<std::size_t>(r * elements + i)], value(r, i));
       // In place: the input is this rank's part of the output.
       std::vector<float> place(all.size());
       std::copy(mine.begin(), mine.end(), place.begin() + c.rank() * elements);
@@ -118,9 +124,10 @@ TEST_P(Roads, Bf16IsSummedInFp32) {
   EXPECT_EQ(errors, silent(n));
 }
 
-INSTANTIATE_TEST_SUITE_P(RanksAndRoads, Roads,
-                         testing::Combine(testing::ValuesIn(roads()), testing::Values(2, 3, 4)),
-                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(RanksAndRoads, Roads, testing::Combine(testing::ValuesIn(roads()), testing::Values(2, 3, 4)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(World, AMissingRankIsNamed) {
   const auto listening = listen_on_loopback();
@@ -134,7 +141,8 @@ TEST(World, AMissingRankIsNamed) {
 }
 
 TEST(World, RanksThatDisagreeAllStop) {
-  const auto errors = on_ranks(3, "shm", [](World&, Collective&) {}, 20, [](int rank) { return rank == 2 ? "other" : "same"; });
+  const auto errors = on_ranks(
+      3, "shm", [](World&, Collective&) {}, 20, [](int rank) { return rank == 2 ? "other" : "same"; });
   for (const auto& error : errors) EXPECT_EQ(error.substr(0, 9), "11 rank 2") << error;
 }
 
@@ -160,7 +168,9 @@ TEST(Shm, ARankThatNeverComesIsNamedAfterTheDeadline) {
         else std::this_thread::sleep_for(std::chrono::milliseconds(900));
       },
       0.5);
-  for (const int rank : {0, 2}) EXPECT_NE(errors[static_cast<std::size_t>(rank)].find("10 rank 1 did not arrive at barrier"), std::string::npos) << errors[static_cast<std::size_t>(rank)];
+  for (const int rank : {0, 2})
+    EXPECT_NE(errors[static_cast<std::size_t>(rank)].find("10 rank 1 did not arrive at barrier"), std::string::npos)
+        << errors[static_cast<std::size_t>(rank)];
 }
 
 TEST(Shm, DifferentOperationsAreFoundOut) {
@@ -181,7 +191,8 @@ TEST(Shm, AnAnnouncedFailureReachesThoseWhoWait) {
       c.barrier();
     }
   });
-  for (const int rank : {0, 1}) EXPECT_EQ(errors[static_cast<std::size_t>(rank)], "13 rank 2 failed: the drive is full");
+  for (const int rank : {0, 1})
+    EXPECT_EQ(errors[static_cast<std::size_t>(rank)], "13 rank 2 failed: the drive is full");
 }
 
 TEST(Collective, TheDumpHoldsTheLastOperations) {

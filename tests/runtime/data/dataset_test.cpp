@@ -21,7 +21,9 @@ const std::filesystem::path kTests = std::filesystem::path(SHARDFIT_SOURCE_DIR) 
 class DatasetTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / ("shardfit_data_" + std::to_string(::getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ =
+        std::filesystem::path(testing::TempDir()) / ("shardfit_data_" + std::to_string(::getpid()) + "_" +
+                                                     testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
@@ -55,7 +57,9 @@ class DatasetTest : public testing::Test {
 };
 
 TEST_F(DatasetTest, PacksDocumentsWithTheEndOfTextTokenBetween) {
-  const auto f = file("a.jsonl", "{\"input_ids\": [10, 11, 12]}\n\n{\"input_ids\": []}\n{\"input_ids\": [20, 21, 22, 23, 24]}\n{\"input_ids\": [30]}\n");
+  const auto f = file(
+      "a.jsonl",
+      "{\"input_ids\": [10, 11, 12]}\n\n{\"input_ids\": []}\n{\"input_ids\": [20, 21, 22, 23, 24]}\n{\"input_ids\": [30]}\n");
   const Dataset data = Dataset::open(source("jsonl", {f}, true, 4));
   EXPECT_EQ(data.tokens(), 11);  // 3 + separator + 5 + separator + 1
   EXPECT_EQ(data.documents(), 3);
@@ -76,7 +80,8 @@ TEST_F(DatasetTest, PacksDocumentsWithTheEndOfTextTokenBetween) {
 }
 
 TEST_F(DatasetTest, WithoutPackingEachDocumentIsARow) {
-  const auto f = file("a.jsonl", "{\"input_ids\": [10, 11, 12]}\n{\"input_ids\": [20, 21, 22, 23, 24]}\n{\"input_ids\": []}\n");
+  const auto f =
+      file("a.jsonl", "{\"input_ids\": [10, 11, 12]}\n{\"input_ids\": [20, 21, 22, 23, 24]}\n{\"input_ids\": []}\n");
   const Dataset data = Dataset::open(source("jsonl", {f}, false, 4));
   ASSERT_EQ(data.rows(), 3);
   EXPECT_EQ(data.row(0).ids, (Ids{10, 11, 12, 0}));
@@ -89,7 +94,9 @@ TEST_F(DatasetTest, WithoutPackingEachDocumentIsARow) {
 }
 
 TEST_F(DatasetTest, LabelsStayBesideTheirTokens) {
-  const auto f = file("a.jsonl", "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7, 8, 9], \"labels\": [-100, 8, 1]}\n{\"input_ids\": [4]}\n");
+  const auto f =
+      file("a.jsonl",
+           "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7, 8, 9], \"labels\": [-100, 8, 1]}\n{\"input_ids\": [4]}\n");
   const Dataset packed = Dataset::open(source("jsonl", {f}, true, 16));
   const Row row = packed.row(0);
   EXPECT_EQ(Ids(row.ids.begin(), row.ids.begin() + 8), (Ids{5, 6, 2, 7, 8, 9, 2, 4}));
@@ -122,7 +129,8 @@ TEST_F(DatasetTest, PromptsAreNotSupervisedAndCompletionsEnd) {
   completion.push_back(2);
   ASSERT_EQ(row.length, static_cast<std::int64_t>(prompt.size() + completion.size()));
   EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), row.ids.begin()));
-  EXPECT_TRUE(std::equal(completion.begin(), completion.end(), row.labels.begin() + static_cast<std::ptrdiff_t>(prompt.size())));
+  EXPECT_TRUE(std::equal(completion.begin(), completion.end(),
+                         row.labels.begin() + static_cast<std::ptrdiff_t>(prompt.size())));
   EXPECT_EQ(row.supervised, static_cast<std::int64_t>(completion.size()));
   EXPECT_EQ(row.labels[prompt.size() - 1], kNotSupervised);
 }
@@ -152,8 +160,10 @@ TEST_F(DatasetTest, ALongTextCutIntoPiecesHasTheTokensOfTheWhole) {
   const auto tokenizer = tokenizer::Tokenizer::load(kTests / "tokenizer/data/qwen.json");
   std::string text;
   std::uint32_t state = 1;
-  const char* words[] = {"the", " lazy", " dog's", "\n\n  ", " 12,345", " caf\u00e9", "\u4f60\u597d", " e\u0301", ".", " trained", "   ", "\t"};
-  while (text.size() < 5'000'000) text += words[(state = state * 1664525 + 1013904223) >> 20 & 0xFFF ? (state >> 8) % 12 : 0];
+  const char* words[] = {"the",          " lazy",    " dog's", "\n\n  ",   " 12,345", " caf\u00e9",
+                         "\u4f60\u597d", " e\u0301", ".",      " trained", "   ",     "\t"};
+  while (text.size() < 5'000'000)
+    text += words[(state = state * 1664525 + 1013904223) >> 20 & 0xFFF ? (state >> 8) % 12 : 0];
   const auto f = file("long.txt", text);
   Source s = source("text", {f}, true, 1 << 22);
   s.tokenizer = &tokenizer;
@@ -232,15 +242,20 @@ TEST_F(DatasetTest, ProcessesShareOneCache) {
     EXPECT_EQ(status, 0);
   }
   int caches = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(s.cache_folder)) caches += entry.path().filename().string().starts_with("tokens-");
+  for (const auto& entry : std::filesystem::directory_iterator(s.cache_folder))
+    caches += entry.path().filename().string().starts_with("tokens-");
   EXPECT_EQ(caches, 1);
 }
 
 TEST_F(DatasetTest, BadRowsAreNamedByFileAndLine) {
-  const auto with = [&](const std::string& line) { return error(source("jsonl", {file("bad.jsonl", "{\"input_ids\": [1]}\n" + line + "\n")}, true, 4)); };
-  for (const char* line : {"{", "[1]", "{\"input_ids\": 3}", "{\"input_ids\": [1.5]}", "{\"input_ids\": [\"a\"]}", "{\"input_ids\": [1000]}", "{\"input_ids\": [-1]}",
-                           "{\"input_ids\": [1e300]}", "{\"input_ids\": [1, 2], \"labels\": [1]}", "{\"input_ids\": [1], \"labels\": [-5]}", "{\"body\": \"x\"}", "{\"text\": 3}",
-                           "{\"prompt\": \"x\"}", "{\"text\": \"needs a tokenizer\"}"}) {
+  const auto with = [&](const std::string& line) {
+    return error(source("jsonl", {file("bad.jsonl", "{\"input_ids\": [1]}\n" + line + "\n")}, true, 4));
+  };
+  for (const char* line :
+       {"{", "[1]", "{\"input_ids\": 3}", "{\"input_ids\": [1.5]}", "{\"input_ids\": [\"a\"]}",
+        "{\"input_ids\": [1000]}", "{\"input_ids\": [-1]}", "{\"input_ids\": [1e300]}",
+        "{\"input_ids\": [1, 2], \"labels\": [1]}", "{\"input_ids\": [1], \"labels\": [-5]}", "{\"body\": \"x\"}",
+        "{\"text\": 3}", "{\"prompt\": \"x\"}", "{\"text\": \"needs a tokenizer\"}"}) {
     EXPECT_NE(with(line).find("bad.jsonl: line 2"), std::string::npos) << line << " gives: " << with(line);
   }
   EXPECT_NE(error(source("jsonl", {(folder_ / "no.jsonl").string()}, true, 4)).find("no.jsonl"), std::string::npos);

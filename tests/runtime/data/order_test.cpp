@@ -12,7 +12,8 @@ namespace {
 
 std::vector<std::int64_t> epoch_of(const Order& order, std::int64_t epoch) {
   std::vector<std::int64_t> rows;
-  for (std::int64_t i = 0; i < order.samples_per_epoch(); ++i) rows.push_back(order.row(epoch * order.samples_per_epoch() + i));
+  for (std::int64_t i = 0; i < order.samples_per_epoch(); ++i)
+    rows.push_back(order.row(epoch * order.samples_per_epoch() + i));
   return rows;
 }
 
@@ -34,10 +35,12 @@ TEST(Order, EveryEpochHasEachRowOnceInAnotherOrder) {
 
 TEST(Order, DependsOnTheSeedAndIsSpreadEvenly) {
   EXPECT_NE(epoch_of(Order(100, 4, 1, true, false), 0), epoch_of(Order(100, 4, 2, true, false), 0));
-  EXPECT_EQ(epoch_of(Order(100, 4, 1, true, false), 0), epoch_of(Order(100, 64, 1, true, false), 0));  // not on the batch
+  EXPECT_EQ(epoch_of(Order(100, 4, 1, true, false), 0),
+            epoch_of(Order(100, 64, 1, true, false), 0));  // not on the batch
   // Over many seeds each row comes first about equally often: 4000 draws over 10 rows, 400 each, standard deviation 19.
   std::vector<int> first(10);
-  for (std::uint64_t seed = 0; seed < 4000; ++seed) ++first[static_cast<std::size_t>(Order(10, 1, seed, true, false).row(0))];
+  for (std::uint64_t seed = 0; seed < 4000; ++seed)
+    ++first[static_cast<std::size_t>(Order(10, 1, seed, true, false).row(0))];
   for (const int count : first) EXPECT_NEAR(count, 400, 100);
 }
 

@@ -27,7 +27,8 @@ struct Row {
   std::int64_t length = 0;
 };
 
-inline Row make_row(std::vector<std::int32_t> ids, std::vector<std::int32_t> labels, std::int64_t sequence, std::vector<std::int32_t> starts = {0}) {
+inline Row make_row(std::vector<std::int32_t> ids, std::vector<std::int32_t> labels, std::int64_t sequence,
+                    std::vector<std::int32_t> starts = {0}) {
   Row row;
   row.length = static_cast<std::int64_t>(ids.size());
   row.document_starts = std::move(starts);
@@ -81,7 +82,9 @@ inline schedule::Step make_schedule(const RunSetup& setup, const model::Model& m
   plan.sharding.stage = setup.stage;
   (setup.stage == 3 ? plan.sharding.shard_degree : plan.sharding.replicate_degree) = setup.ranks;
   using Reshard = job::Sharding::Reshard;
-  plan.sharding.reshard_after_forward = setup.reshard == "always" ? Reshard::kAlways : setup.reshard == "false" ? Reshard::kFalse : Reshard::kTrue;
+  plan.sharding.reshard_after_forward = setup.reshard == "always"  ? Reshard::kAlways
+                                        : setup.reshard == "false" ? Reshard::kFalse
+                                                                   : Reshard::kTrue;
   plan.micro_batch = setup.micro_batch;
   plan.gradient_accumulation = setup.accumulation;
   plan.checkpointing.kind = setup.checkpointing;
@@ -103,7 +106,8 @@ inline void on_ranks(int ranks, const std::function<void(comm::Collective&)>& bo
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        comm::World world({rank, ranks, "127.0.0.1", listening.port, "same", 60, rank == 0 ? listening.descriptor : -1});
+        comm::World world(
+            {rank, ranks, "127.0.0.1", listening.port, "same", 60, rank == 0 ? listening.descriptor : -1});
         const auto collective = comm::make_shm(world, schedule::kCommStageBytes);
         body(*collective);
       } catch (...) {
@@ -124,18 +128,20 @@ inline MicroBatch micro_batch_of(const std::vector<Row>& rows, const std::vector
   return batch;
 }
 
-// Positions [first, first + count) of a global batch as formats-runtime.md deals them out: forward and backward on this rank.
-// Returns the global mean loss.
-inline double train_batch(Engine& engine, comm::Collective& collective, const RunSetup& setup, const std::vector<Row>& rows, std::int64_t first,
-                          std::int64_t step) {
+// Positions [first, first + count) of a global batch as formats-runtime.md deals them out: forward and backward on this
+// rank. Returns the global mean loss.
+inline double train_batch(Engine& engine, comm::Collective& collective, const RunSetup& setup,
+                          const std::vector<Row>& rows, std::int64_t first, std::int64_t step) {
   const auto count = setup.micro_batch * setup.accumulation * setup.ranks;
   double total = 0;
-  for (std::int64_t p = 0; p < count; ++p) total += static_cast<double>(supervised(rows[static_cast<std::size_t>(first + p)]));
+  for (std::int64_t p = 0; p < count; ++p)
+    total += static_cast<double>(supervised(rows[static_cast<std::size_t>(first + p)]));
   double loss = 0;
   for (std::int64_t micro = 0; micro < setup.accumulation; ++micro) {
     std::vector<std::int64_t> mine;
     for (std::int64_t p = 0; p < count; ++p)
-      if (p / (setup.micro_batch * setup.ranks) == micro && p / setup.micro_batch % setup.ranks == collective.rank()) mine.push_back(first + p);
+      if (p / (setup.micro_batch * setup.ranks) == micro && p / setup.micro_batch % setup.ranks == collective.rank())
+        mine.push_back(first + p);
     loss += engine.micro_step(micro_batch_of(rows, mine), step, micro, setup.accumulation, 1.0 / total);
   }
   return collective.sum(loss) / total;

@@ -11,7 +11,8 @@ struct Golden {
   nlohmann::json values;
   checkpoint::SafetensorsFile tensors;
   explicit Golden(const std::string& model)
-      : values(nlohmann::json::parse(read_file(data_folder() / model / "golden.json"))), tensors(data_folder() / model / "golden.safetensors") {}
+      : values(nlohmann::json::parse(read_file(data_folder() / model / "golden.json"))),
+        tensors(data_folder() / model / "golden.safetensors") {}
   std::vector<float> tensor(const std::string& name) const {
     const auto* stored = tensors.find(name);
     EXPECT_NE(stored, nullptr) << name;
@@ -36,17 +37,21 @@ class GoldenModel : public ::testing::TestWithParam<std::tuple<const char*, bool
 TEST_P(GoldenModel, LogitsLossAndEveryGradientEqualTransformers) {
   setup_.loss_rows = 40;  // chunks that do not divide the rows
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1,
+                  own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     const auto expected = golden_.tensor("logits");
     const auto vocabulary = model_.vocabulary;
     double worst = 0;
-    engine.logits(micro_batch_of(rows_, {0, 1, 2, 3}), [&](std::int64_t row, std::int64_t first, std::int64_t tokens, const float* logits) {
+    engine.logits(micro_batch_of(rows_, {0, 1, 2, 3}), [&](std::int64_t row, std::int64_t first, std::int64_t tokens,
+                                                           const float* logits) {
       for (std::int64_t t = 0; t < tokens; ++t)
         if (first + t < rows_[static_cast<std::size_t>(row)].length)
           for (std::int64_t v = 0; v < vocabulary; ++v)
-            worst = std::max(worst, std::fabs(static_cast<double>(logits[t * vocabulary + v]) -
-                                              static_cast<double>(expected[static_cast<std::size_t>(((row * 24) + first + t) * vocabulary + v)])));
+            worst = std::max(
+                worst, std::fabs(static_cast<double>(logits[t * vocabulary + v]) -
+                                 static_cast<double>(
+                                     expected[static_cast<std::size_t>(((row * 24) + first + t) * vocabulary + v)])));
     });
     EXPECT_LT(worst, 1e-5);
     if (golden_.values["training"].is_null()) return;  // of this model there are logits only
@@ -69,7 +74,8 @@ TEST_P(GoldenModel, TenTrainingStepsEqualTransformers) {
   const auto& training = golden_.values["training"];
   if (training.is_null()) GTEST_SKIP() << "of this model there are logits only";
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1,
+                  own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     for (std::int64_t step = 1; step <= 10; ++step) {
       const auto at = static_cast<std::size_t>(step - 1);
@@ -89,15 +95,20 @@ TEST_P(GoldenModel, PackedDocumentsDoNotSeeEachOther) {
   const std::vector<Row> rows{make_row(ids, ids, 24, packed["document_starts"])};
   setup_.micro_batch = 1;
   on_ranks(1, [&](comm::Collective& collective) {
-    Engine engine(make_schedule(setup_, model_), math_, collective, 1, own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
+    Engine engine(make_schedule(setup_, model_), math_, collective, 1,
+                  own_ ? nullptr : kernels::make_aten_kernels(kernels::Type::kFp32, -1));
     engine.load(weights_);
     EXPECT_NEAR(engine.evaluate(micro_batch_of(rows, {0})) / 23, packed["loss"].get<double>(), 1e-5);
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenModel,
-                         ::testing::Combine(::testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral", "mistral_window", "gpt2"), ::testing::Bool()),
-                         [](const auto& info) { return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_own" : "_aten"); });
+                         ::testing::Combine(::testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral",
+                                                              "mistral_window", "gpt2"),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_own" : "_aten");
+                         });
 
 }  // namespace
 }  // namespace shardfit::engine::testing

@@ -56,8 +56,9 @@ TEST_P(HowItIsRun, GivesTheSameBitsAgain) {
 
 std::string name_of(const ::testing::TestParamInfo<RunSetup>& info) {
   const auto& s = info.param;
-  std::string name = s.model + "_" + std::to_string(s.ranks) + "ranks_stage" + std::to_string(s.stage) + "_micro" + std::to_string(s.micro_batch) + "x" +
-                     std::to_string(s.accumulation) + "_" + s.checkpointing + "_" + s.reshard + "_prefetch" + std::to_string(s.prefetch) + "_" + s.precision;
+  std::string name = s.model + "_" + std::to_string(s.ranks) + "ranks_stage" + std::to_string(s.stage) + "_micro" +
+                     std::to_string(s.micro_batch) + "x" + std::to_string(s.accumulation) + "_" + s.checkpointing +
+                     "_" + s.reshard + "_prefetch" + std::to_string(s.prefetch) + "_" + s.precision;
   for (auto& c : name)
     if (c == '-') c = '_';
   return name;
@@ -65,17 +66,21 @@ std::string name_of(const ::testing::TestParamInfo<RunSetup>& info) {
 
 INSTANTIATE_TEST_SUITE_P(
     Setups, HowItIsRun,
-    ::testing::Values(RunSetup{.ranks = 1, .micro_batch = 2, .accumulation = 2}, RunSetup{.ranks = 2, .stage = 0, .micro_batch = 2},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2}, RunSetup{.ranks = 2, .stage = 3, .micro_batch = 1, .accumulation = 2},
-                      RunSetup{.ranks = 4, .stage = 3, .micro_batch = 1}, RunSetup{.ranks = 4, .stage = 0, .micro_batch = 1},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .checkpointing = "full"},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .reshard = "always"}, RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .reshard = "false"},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .prefetch = 1}, RunSetup{.model = "gpt2", .ranks = 2, .stage = 3, .micro_batch = 2},
-                      RunSetup{.model = "qwen3", .ranks = 2, .stage = 3, .micro_batch = 2}, RunSetup{.precision = "bf16-mixed"},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 1, .accumulation = 2, .precision = "bf16-mixed"},
-                      RunSetup{.ranks = 2, .stage = 0, .micro_batch = 1, .accumulation = 2, .precision = "bf16-mixed"},
-                      RunSetup{.model = "gpt2", .ranks = 2, .stage = 3, .micro_batch = 2, .precision = "bf16-mixed"},
-                      RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .precision = "bf16"}),
+    ::testing::Values(
+        RunSetup{.ranks = 1, .micro_batch = 2, .accumulation = 2}, RunSetup{.ranks = 2, .stage = 0, .micro_batch = 2},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 1, .accumulation = 2},
+        RunSetup{.ranks = 4, .stage = 3, .micro_batch = 1}, RunSetup{.ranks = 4, .stage = 0, .micro_batch = 1},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .checkpointing = "full"},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .reshard = "always"},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .reshard = "false"},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .prefetch = 1},
+        RunSetup{.model = "gpt2", .ranks = 2, .stage = 3, .micro_batch = 2},
+        RunSetup{.model = "qwen3", .ranks = 2, .stage = 3, .micro_batch = 2}, RunSetup{.precision = "bf16-mixed"},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 1, .accumulation = 2, .precision = "bf16-mixed"},
+        RunSetup{.ranks = 2, .stage = 0, .micro_batch = 1, .accumulation = 2, .precision = "bf16-mixed"},
+        RunSetup{.model = "gpt2", .ranks = 2, .stage = 3, .micro_batch = 2, .precision = "bf16-mixed"},
+        RunSetup{.ranks = 2, .stage = 3, .micro_batch = 2, .precision = "bf16"}),
     name_of);
 
 }  // namespace

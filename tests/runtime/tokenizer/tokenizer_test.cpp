@@ -22,14 +22,19 @@ void expect_golden(const Tokenizer& tokenizer, const std::string& name) {
     const std::string text = golden["texts"][i];
     const auto ids = golden["ids"][i].get<std::vector<TokenId>>();
     EXPECT_EQ(tokenizer.encode(text), ids) << name << ": " << Json(text).dump();
-    EXPECT_EQ(tokenizer.encode(text, false), golden["plain_ids"][i].get<std::vector<TokenId>>()) << name << ": " << Json(text).dump();
+    EXPECT_EQ(tokenizer.encode(text, false), golden["plain_ids"][i].get<std::vector<TokenId>>())
+        << name << ": " << Json(text).dump();
     EXPECT_EQ(tokenizer.decode(ids), golden["decoded"][i].get<std::string>()) << name << ": " << Json(text).dump();
   }
 }
 
 class Golden : public testing::TestWithParam<const char*> {};
-TEST_P(Golden, EqualsTheLibraryTokenizers) { expect_golden(Tokenizer::load(kData / (std::string(GetParam()) + ".json")), GetParam()); }
-INSTANTIATE_TEST_SUITE_P(Kinds, Golden, testing::Values("gpt2", "gpt2_prefix", "llama3", "qwen", "smollm", "o200k", "deepseek", "behaviours"),
+TEST_P(Golden, EqualsTheLibraryTokenizers) {
+  expect_golden(Tokenizer::load(kData / (std::string(GetParam()) + ".json")), GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, Golden,
+                         testing::Values("gpt2", "gpt2_prefix", "llama3", "qwen", "smollm", "o200k", "deepseek",
+                                         "behaviours"),
                          [](const auto& info) { return std::string(info.param); });
 
 // SmolLM2's own tokenizer.json (2.7 MB) is not kept here: SHARDFIT_SMOLLM2 names a folder that has it.
@@ -54,7 +59,8 @@ TEST(Tokenizer, ThreadsShareOneCache) {
 TEST(Tokenizer, BytesThatAreNotUtf8CountAsReplacementCharacters) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "gpt2.json");
   EXPECT_EQ(tokenizer.encode("a\xFFz\xE4\xBDq\xF0\x9F\x98"), tokenizer.encode("a\uFFFDz\uFFFDq\uFFFD"));
-  const TokenId half = tokenizer.encode("\xC3\xA9", false).front();  // first byte of a character that the small vocabulary may split
+  const TokenId half =
+      tokenizer.encode("\xC3\xA9", false).front();  // first byte of a character that the small vocabulary may split
   EXPECT_FALSE(tokenizer.decode(std::vector<TokenId>{half, -1, 1 << 30}).empty());
 }
 
@@ -91,7 +97,8 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   const auto split = [](const char* regex) {
     return Json{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
   };
-  for (const char* regex : {"(", ")", "[a", "a{2", "*", "(?<=a)b", "\\p{Han}", "(ab)*", "[b-a]", "\\x{110000}", "a{99999}", "\\", "[[:alpha:]]"})
+  for (const char* regex : {"(", ")", "[a", "a{2", "*", "(?<=a)b", "\\p{Han}", "(ab)*", "[b-a]", "\\x{110000}",
+                            "a{99999}", "\\", "[[:alpha:]]"})
     EXPECT_NE(message("/pre_tokenizer", split(regex)).find("the Split pattern"), std::string::npos) << regex;
 }
 

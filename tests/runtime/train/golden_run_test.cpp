@@ -41,10 +41,12 @@ TEST_P(Golden, EvalAndLogits) {
   const Result eval = run({"eval", (kGoldens / model()).string(), (folder_ / "first.jsonl").string(), "--json"});
   ASSERT_EQ(eval.status, 0) << eval.text;
   const Json answer = Json::parse(eval.text);
-  EXPECT_NEAR(answer.at("loss").get<double>(), golden().at("loss").get<double>(), 2e-6 * golden().at("loss").get<double>());
+  EXPECT_NEAR(answer.at("loss").get<double>(), golden().at("loss").get<double>(),
+              2e-6 * golden().at("loss").get<double>());
   EXPECT_EQ(answer.at("supervised_tokens"), golden().at("supervised_tokens"));
 
-  const Result logits = run({"logits", (kGoldens / model()).string(), (folder_ / "first.jsonl").string(), (folder_ / "logits.safetensors").string()});
+  const Result logits = run({"logits", (kGoldens / model()).string(), (folder_ / "first.jsonl").string(),
+                             (folder_ / "logits.safetensors").string()});
   ASSERT_EQ(logits.status, 0) << logits.text;
   const SafetensorsFile got(folder_ / "logits.safetensors"), want(kGoldens / model() / "golden.safetensors");
   ASSERT_FALSE(got.tensors().empty());
@@ -61,8 +63,10 @@ TEST_P(Golden, EvalAndLogits) {
     for (std::size_t r = 0; r < rows; ++r, ++row)
       for (std::size_t i = 0; i < a_row; ++i) {
         const std::size_t position = i / 272;
-        if (row == 0 && position >= 13) continue;  // the first row has 13 tokens; what stands in the padding is nobody's business
-        ASSERT_NEAR(values[r * a_row + i], expected[row * 24 * 272 + i], 1e-5) << name << " row " << row << " position " << position;
+        if (row == 0 && position >= 13)
+          continue;  // the first row has 13 tokens; what stands in the padding is nobody's business
+        ASSERT_NEAR(values[r * a_row + i], expected[row * 24 * 272 + i], 1e-5)
+            << name << " row " << row << " position " << position;
         ++compared;
       }
   }
@@ -70,7 +74,9 @@ TEST_P(Golden, EvalAndLogits) {
   EXPECT_EQ(compared, (13u + 3 * 24) * 272);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral", "mistral_window", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Models, Golden,
+                         testing::Values("llama_tied", "llama_untied", "qwen2", "qwen3", "mistral", "mistral_window",
+                                         "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
 using SmolLm2 = TrainTest;

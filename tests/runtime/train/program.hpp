@@ -21,8 +21,8 @@ namespace shardfit::end_to_end {
 inline const std::filesystem::path kGoldens = std::filesystem::path(SHARDFIT_SOURCE_DIR) / "tests/runtime/data";
 
 struct Result {
-  int status = -1;        // exit status; 128 + signal where one ended it
-  std::string text;       // standard output and error together
+  int status = -1;   // exit status; 128 + signal where one ended it
+  std::string text;  // standard output and error together
 };
 
 // A process that is ended with the test whatever happens, and after `kDeadline` in any case.
@@ -30,7 +30,9 @@ class Program {
  public:
   static constexpr std::chrono::seconds kDeadline{120};
 
-  Program(const std::vector<std::string>& arguments, const std::filesystem::path& log, const std::map<std::string, std::string>& environment = {}) : log_(log) {
+  Program(const std::vector<std::string>& arguments, const std::filesystem::path& log,
+          const std::map<std::string, std::string>& environment = {})
+      : log_(log) {
     std::vector<std::string> words{SHARDFIT_BIN_DIR "/shardfit-train"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
@@ -111,13 +113,25 @@ class TrainTest : public testing::Test {
   // The training of the golden values (tests/runtime/make_goldens.py) on one of their models.
   Json golden_job(const std::string& model = "llama_tied", std::int64_t steps = 10) const {
     return {{"model", (kGoldens / model).string()},
-            {"data", {{"train", (kGoldens / "batches.jsonl").string()}, {"format", "jsonl"}, {"packing", false}, {"shuffle", false}}},
+            {"data",
+             {{"train", (kGoldens / "batches.jsonl").string()},
+              {"format", "jsonl"},
+              {"packing", false},
+              {"shuffle", false}}},
             {"duration", {{"steps", steps}}},
             {"sequence_length", 24},
             {"global_batch_sequences", 4},
             {"precision", "fp32"},
-            {"train", {{"learning_rate", 2e-3}, {"warmup_steps", 3}, {"weight_decay", 0.1}, {"adam_beta1", 0.9}, {"adam_beta2", 0.95}, {"adam_epsilon", 1e-8},
-                       {"max_grad_norm", 1.0}, {"min_lr_ratio", 0.1}, {"save_steps", 0}}}};
+            {"train",
+             {{"learning_rate", 2e-3},
+              {"warmup_steps", 3},
+              {"weight_decay", 0.1},
+              {"adam_beta1", 0.9},
+              {"adam_beta2", 0.95},
+              {"adam_epsilon", 1e-8},
+              {"max_grad_norm", 1.0},
+              {"min_lr_ratio", 0.1},
+              {"save_steps", 0}}}};
   }
   std::string write_job(const Json& job, const std::string& name = "job.json") const {
     std::ofstream(folder_ / name) << job.dump(1);
@@ -125,11 +139,13 @@ class TrainTest : public testing::Test {
   }
   std::string output(const std::string& name = "out") const { return (folder_ / name).string(); }
 
-  Result run(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment = {}) const {
+  Result run(const std::vector<std::string>& arguments,
+             const std::map<std::string, std::string>& environment = {}) const {
     return Program(arguments, folder_ / "log", environment).wait();
   }
   // Trains and expects success.
-  std::vector<Json> train(const Json& job, int ranks, const std::string& out, std::vector<std::string> more = {}) const {
+  std::vector<Json> train(const Json& job, int ranks, const std::string& out,
+                          std::vector<std::string> more = {}) const {
     std::vector<std::string> arguments{write_job(job), "--ranks", std::to_string(ranks), "--output", output(out)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Result result = run(arguments);
@@ -177,14 +193,16 @@ inline void expect_close(const std::vector<Json>& got, const std::vector<Json>& 
   for (std::size_t i = 0; i < got.size(); ++i)
     for (const char* key : {"loss", "grad_norm"}) {
       const double a = got[i].at(key), b = want[i].at(key);
-      EXPECT_LE(std::abs(a - b), relative * std::abs(b)) << key << " of step " << got[i].at("step") << ": " << a << " and " << b;
+      EXPECT_LE(std::abs(a - b), relative * std::abs(b))
+          << key << " of step " << got[i].at("step") << ": " << a << " and " << b;
     }
 }
 
 inline void expect_same(const std::vector<Json>& got, const std::vector<Json>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i)
-    for (const char* key : {"step", "loss", "grad_norm", "learning_rate", "tokens", "supervised_tokens", "samples"}) EXPECT_EQ(got[i].at(key), want[i].at(key)) << key << " of step " << got[i].at("step");
+    for (const char* key : {"step", "loss", "grad_norm", "learning_rate", "tokens", "supervised_tokens", "samples"})
+      EXPECT_EQ(got[i].at(key), want[i].at(key)) << key << " of step " << got[i].at("step");
 }
 
 }  // namespace shardfit::end_to_end

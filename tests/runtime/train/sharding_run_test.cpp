@@ -10,8 +10,14 @@ namespace {
 using Sharding = TrainTest;
 
 Json plan(int ranks, int stage, int micro_batch, int accumulation, const std::string& checkpointing = "none") {
-  Json sharding{{"stage", stage}, {"shard_degree", stage == 0 ? 1 : ranks}, {"replicate_degree", stage == 0 ? ranks : 1}};
-  return {{"gpu", "cpu"},          {"gpus_per_node", ranks},           {"nodes", 1}, {"sharding", sharding}, {"micro_batch", micro_batch}, {"gradient_accumulation", accumulation},
+  Json sharding{
+      {"stage", stage}, {"shard_degree", stage == 0 ? 1 : ranks}, {"replicate_degree", stage == 0 ? ranks : 1}};
+  return {{"gpu", "cpu"},
+          {"gpus_per_node", ranks},
+          {"nodes", 1},
+          {"sharding", sharding},
+          {"micro_batch", micro_batch},
+          {"gradient_accumulation", accumulation},
           {"activation_checkpointing", checkpointing}};
 }
 
@@ -19,12 +25,16 @@ Json plan(int ranks, int stage, int micro_batch, int accumulation, const std::st
 Json text_job(const std::filesystem::path& folder) {
   const auto model = folder / "model";
   std::filesystem::create_directories(model);
-  std::filesystem::copy_file(std::filesystem::path(SHARDFIT_SOURCE_DIR) / "tests/runtime/tokenizer/data/smollm.json", model / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);
-  std::ofstream(model / "config.json") << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 40, "intermediate_size": 72, "num_hidden_layers": 3,
+  std::filesystem::copy_file(std::filesystem::path(SHARDFIT_SOURCE_DIR) / "tests/runtime/tokenizer/data/smollm.json",
+                             model / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(model / "config.json")
+      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 40, "intermediate_size": 72, "num_hidden_layers": 3,
     "num_attention_heads": 5, "num_key_value_heads": 1, "vocab_size": 717, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "eos_token_id": 0})";
   std::filesystem::create_directories(folder / "corpus");
-  const char* sentences[] = {"The quick brown fox jumps over the lazy dog. ", "It was a dark and stormy night, and the rain fell in torrents. ", "All happy families are alike. ",
-                             "Call me Ishmael, some years ago. ", "In the beginning there was a list of numbers: 1, 22, 333. "};
+  const char* sentences[] = {"The quick brown fox jumps over the lazy dog. ",
+                             "It was a dark and stormy night, and the rain fell in torrents. ",
+                             "All happy families are alike. ", "Call me Ishmael, some years ago. ",
+                             "In the beginning there was a list of numbers: 1, 22, 333. "};
   for (int file = 0; file < 12; ++file) {
     std::ofstream text(folder / "corpus" / ("t" + std::to_string(file) + ".txt"));
     for (int i = 0; i < 8 + 5 * file; ++i) text << sentences[(i * i + file) % 5];
@@ -35,7 +45,13 @@ Json text_job(const std::filesystem::path& folder) {
           {"sequence_length", 64},
           {"global_batch_sequences", 8},
           {"precision", "fp32"},
-          {"train", {{"learning_rate", 3e-3}, {"warmup_steps", 2}, {"weight_decay", 0.1}, {"init", "random"}, {"save_steps", 0}, {"log_sample_ids", true}}}};
+          {"train",
+           {{"learning_rate", 3e-3},
+            {"warmup_steps", 2},
+            {"weight_decay", 0.1},
+            {"init", "random"},
+            {"save_steps", 0},
+            {"log_sample_ids", true}}}};
 }
 
 TEST_F(Sharding, TwentyPackedStepsAreTheSameOnAnyRanksStageAndMicroBatch) {
@@ -44,7 +60,8 @@ TEST_F(Sharding, TwentyPackedStepsAreTheSameOnAnyRanksStageAndMicroBatch) {
   ASSERT_EQ(one.size(), 20u);
   EXPECT_LT(one.back().at("loss").get<double>(), one.front().at("loss").get<double>() - 0.5);  // it learns
   int n = 0;
-  for (const Json& p : {plan(2, 3, 4, 1), plan(2, 3, 1, 4), plan(2, 0, 2, 2), plan(4, 3, 2, 1, "full"), plan(1, 0, 2, 4, "full")}) {
+  for (const Json& p :
+       {plan(2, 3, 4, 1), plan(2, 3, 1, 4), plan(2, 0, 2, 2), plan(4, 3, 2, 1, "full"), plan(1, 0, 2, 4, "full")}) {
     const std::string out = "out" + std::to_string(n++);
     std::ofstream(folder_ / "plan.json") << p.dump();
     const auto got = train(job, p.at("gpus_per_node").get<int>(), out, {"--plan", (folder_ / "plan.json").string()});
@@ -66,7 +83,8 @@ TEST_F(Sharding, AShortLastBatchIsWeightedByItsTokens) {
   job["global_batch_sequences"] = 16;  // 40 rows: 16, 16, 8
   job["data"]["shuffle"] = true;
   job["train"]["log_sample_ids"] = true;
-  const auto one = train(job, 1, "one"), two = train(job, 2, "two"), four = train(job, 4, "four", {"--set", "global_batch_sequences=16"});
+  const auto one = train(job, 1, "one"), two = train(job, 2, "two"),
+             four = train(job, 4, "four", {"--set", "global_batch_sequences=16"});
   ASSERT_EQ(one.size(), 6u);
   expect_close(two, one, 1e-5);
   expect_close(four, one, 1e-5);
@@ -91,7 +109,8 @@ TEST_F(Sharding, RanksWithoutSamplesTakePart) {
   std::ifstream all(kGoldens / "batches.jsonl");
   std::string line;
   for (int i = 0; i < 5 && std::getline(all, line); ++i) rows << line << "\n";
-  rows << R"({"input_ids": [4, 5, 6], "labels": [-100, -100, -100]})" << "\n";  // in the last batch, nothing supervised of its own
+  rows << R"({"input_ids": [4, 5, 6], "labels": [-100, -100, -100]})"
+       << "\n";  // in the last batch, nothing supervised of its own
   rows.close();
   job["data"]["train"] = (folder_ / "five.jsonl").string();
   const auto one = train(job, 1, "one"), four = train(job, 4, "four");
@@ -112,7 +131,10 @@ TEST_F(Sharding, DropoutIsDrawnBySeedStepAndSample) {
 }
 
 TEST_F(Sharding, ABatchWithNothingSupervisedCounts) {
-  std::ofstream(folder_ / "none.jsonl") << R"({"input_ids": [4, 5, 6], "labels": [-100, -100, -100]})" << "\n" << R"({"input_ids": [4, 5, 6, 9]})" << "\n";
+  std::ofstream(folder_ / "none.jsonl") << R"({"input_ids": [4, 5, 6], "labels": [-100, -100, -100]})"
+                                        << "\n"
+                                        << R"({"input_ids": [4, 5, 6, 9]})"
+                                        << "\n";
   Json job = golden_job("llama_tied", 2);
   job["data"]["train"] = (folder_ / "none.jsonl").string();
   job["global_batch_sequences"] = 1;

@@ -11,8 +11,13 @@ class Stopping : public TrainTest {
  protected:
   // Ranks that the test starts itself, as srun or torchrun would.
   std::map<std::string, std::string> rank_environment(int rank, int ranks, int port) const {
-    return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(ranks)}, {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
-            {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}, {"SHARDFIT_TIMEOUT", "30"}};
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(ranks)},
+            {"LOCAL_RANK", std::to_string(rank)},
+            {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port)},
+            {"SHARDFIT_TIMEOUT", "30"}};
   }
   int free_port() const { return 20000 + static_cast<int>(::getpid() % 20000); }
   Json long_job() const {
@@ -39,15 +44,18 @@ TEST_F(Stopping, AResumedRunEqualsTheUninterruptedOneBitForBit) {
     job["data"]["shuffle"] = true;
     job["train"]["save_steps"] = 10;
     const auto whole = train(job, ranks, "whole" + name);
-    const auto resumed = train(job, ranks, "resumed" + name, {"--resume", output("whole" + name) + "/checkpoints/step-00000010"});
+    const auto resumed =
+        train(job, ranks, "resumed" + name, {"--resume", output("whole" + name) + "/checkpoints/step-00000010"});
     ASSERT_EQ(whole.size(), 20u);
     ASSERT_EQ(resumed.size(), 10u);
     expect_same(resumed, {whole.begin() + 10, whole.end()});
-    EXPECT_TRUE(rank_files(folder_ / ("whole" + name) / "checkpoints/step-00000020") == rank_files(folder_ / ("resumed" + name) / "checkpoints/step-00000020"));
+    EXPECT_TRUE(rank_files(folder_ / ("whole" + name) / "checkpoints/step-00000020") ==
+                rank_files(folder_ / ("resumed" + name) / "checkpoints/step-00000020"));
     ASSERT_EQ(events("resumed" + name, "resume").size(), 1u);
     EXPECT_EQ(events("resumed" + name, "resume")[0].at("step"), 10);
     // On another number of ranks it is the same within rounding.
-    const auto other = train(job, 3 - ranks, "other" + name, {"--resume", output("whole" + name) + "/checkpoints/step-00000010"});
+    const auto other =
+        train(job, 3 - ranks, "other" + name, {"--resume", output("whole" + name) + "/checkpoints/step-00000010"});
     expect_close(other, {whole.begin() + 10, whole.end()}, 1e-5);
   }
 }
@@ -75,7 +83,8 @@ TEST_F(Stopping, SignalsSaveAndAskToBeQueuedAgain) {
     ASSERT_EQ(stop.size(), 1u);
     EXPECT_EQ(lines(out).back(), Json::parse(R"({"event": "end", "reason": "stopped", "exit": 75})"));
     EXPECT_EQ(steps(out).back().at("step"), stop[0].at("step"));
-    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(stop[0].at("path").get<std::string>()) / "manifest.json"));
+    EXPECT_TRUE(
+        std::filesystem::exists(std::filesystem::path(stop[0].at("path").get<std::string>()) / "manifest.json"));
     EXPECT_LT(stop[0].at("step").get<int>(), 600);
     expect_same(train(job, 2, out), whole);
     EXPECT_EQ(lines(out).back().at("reason"), "completed");
@@ -97,7 +106,8 @@ TEST_F(Stopping, KilledAtAnyMomentItResumes) {
     const auto begun = [&] {  // of a save
       const auto all = lines("out");
       for (std::size_t i = before; i < all.size(); ++i)
-        if (all[i].value("event", "") == "checkpoint_begin" && all[i].at("step").get<std::int64_t>() >= wanted) return true;
+        if (all[i].value("event", "") == "checkpoint_begin" && all[i].at("step").get<std::int64_t>() >= wanted)
+          return true;
       return false;
     };
     for (int i = 0; i < 4000 && !begun(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -105,15 +115,18 @@ TEST_F(Stopping, KilledAtAnyMomentItResumes) {
     program.kill_all();
     program.wait();
     ++kills;
-    wanted = steps("out").empty() ? 3 : std::min<std::int64_t>(steps("out").back().at("step").get<std::int64_t>() + 2, 55);
+    wanted =
+        steps("out").empty() ? 3 : std::min<std::int64_t>(steps("out").back().at("step").get<std::int64_t>() + 2, 55);
   }
   expect_same(train(job, 2, "out"), whole);
   EXPECT_FALSE(events("out", "resume").empty());
-  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "out/checkpoints")) EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "out/checkpoints"))
+    EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos);
 }
 
 TEST_F(Stopping, ARankThatDiesEndsTheOthersByName) {
-  Program program({write_job(long_job()), "--ranks", "3", "--set", "global_batch_sequences=6", "--output", output()}, folder_ / "log", {{"SHARDFIT_TIMEOUT", "30"}});
+  Program program({write_job(long_job()), "--ranks", "3", "--set", "global_batch_sequences=6", "--output", output()},
+                  folder_ / "log", {{"SHARDFIT_TIMEOUT", "30"}});
   ASSERT_NO_FATAL_FAILURE(wait_for_step("out", 10));
   const auto ranks = program.children();
   ASSERT_EQ(ranks.size(), 3u);
@@ -128,7 +141,8 @@ TEST_F(Stopping, ARankThatDiesEndsTheOthersByName) {
 }
 
 TEST_F(Stopping, ARankThatStandsStillEndsTheRunWithinTheTimeout) {
-  Program program({write_job(long_job()), "--ranks", "2", "--output", output()}, folder_ / "log", {{"SHARDFIT_TIMEOUT", "3"}});
+  Program program({write_job(long_job()), "--ranks", "2", "--output", output()}, folder_ / "log",
+                  {{"SHARDFIT_TIMEOUT", "3"}});
   ASSERT_NO_FATAL_FAILURE(wait_for_step("out", 5));
   const auto ranks = program.children();
   ASSERT_EQ(ranks.size(), 2u);
@@ -172,7 +186,8 @@ TEST_F(Stopping, RanksWithDifferentJobsDoNotStart) {
   const std::string job = write_job(golden_job());
   const int port = free_port();
   Program first({job, "--output", output()}, folder_ / "log0", rank_environment(0, 2, port));
-  Program second({job, "--output", output(), "--set", "train.learning_rate=1e-4"}, folder_ / "log1", rank_environment(1, 2, port));
+  Program second({job, "--output", output(), "--set", "train.learning_rate=1e-4"}, folder_ / "log1",
+                 rank_environment(1, 2, port));
   const Result a = first.wait(), b = second.wait();
   EXPECT_EQ(a.status, 11) << a.text;
   EXPECT_EQ(b.status, 11) << b.text;
@@ -198,7 +213,10 @@ TEST_F(Stopping, DamagedCheckpointsArePassedOverAndNamed) {
   expect_same(steps("out"), whole);
   EXPECT_EQ(run({"verify", output()}).status, 0);
   damage("step-00000003");
-  EXPECT_EQ(run({write_job(job), "--ranks", "2", "--output", output("other"), "--resume", output() + "/checkpoints/step-00000003"}).status, 1);
+  EXPECT_EQ(run({write_job(job), "--ranks", "2", "--output", output("other"), "--resume",
+                 output() + "/checkpoints/step-00000003"})
+                .status,
+            1);
   for (const char* step : {"step-00000006", "step-00000009"}) damage(step);
   const Result none = run({write_job(job), "--ranks", "2", "--output", output()});
   EXPECT_EQ(none.status, 1) << none.text;
@@ -209,8 +227,11 @@ TEST_F(Stopping, WhatMayNotChangeIsNamed) {
   Json job = golden_job("llama_tied", 4);
   job["train"]["save_steps"] = 2;
   train(job, 1, "out");
-  const auto again = [&](const std::string& setting) { return run({write_job(job), "--output", output(), "--set", "duration.steps=6", "--set", setting}); };
-  for (const std::string setting : {"train.weight_decay=0.2", "train.seed=7", "sequence_length=20", "data.shuffle=true"}) {
+  const auto again = [&](const std::string& setting) {
+    return run({write_job(job), "--output", output(), "--set", "duration.steps=6", "--set", setting});
+  };
+  for (const std::string setting :
+       {"train.weight_decay=0.2", "train.seed=7", "sequence_length=20", "data.shuffle=true"}) {
     const Result result = again(setting);
     EXPECT_EQ(result.status, 2) << setting << result.text;
     const std::string key = setting.substr(setting.find('.') == std::string::npos ? 0 : setting.find('.') + 1);

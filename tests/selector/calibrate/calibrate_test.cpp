@@ -49,9 +49,7 @@ std::string complaint(Work work) {
   return "";
 }
 
-Json record() {
-  return Json::parse(to_json(fake_rates()).dump());
-}
+Json record() { return Json::parse(to_json(fake_rates()).dump()); }
 
 TEST(Rates, RoundTrip) {
   const Json once = record();

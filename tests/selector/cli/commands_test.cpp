@@ -28,7 +28,8 @@ struct Ran {
 class Commands : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("shardfit_cli_test_" + std::to_string(::getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::temp_directory_path() / ("shardfit_cli_test_" + std::to_string(::getpid()) + "_" +
+                                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -38,14 +39,15 @@ class Commands : public ::testing::Test {
     return (folder_ / name).string();
   }
   template <class T>
-    requires std::is_same_v<T, Json>
-  std::string write(const std::string& name, const T& value) {
+  requires std::is_same_v<T, Json> std::string write(const std::string& name, const T& value) {
     return write(name, value.dump());
   }
 
   Ran run(const std::string& arguments, const std::string& input = "") {
     const auto in = write("stdin", input), out = (folder_ / "stdout").string(), err = (folder_ / "stderr").string();
-    const int status = std::system(("env -u SHARDFIT_CONF timeout 60 " SHARDFIT_BIN_DIR "/shardfit " + arguments + " <" + in + " >" + out + " 2>" + err).c_str());
+    const int status = std::system(("env -u SHARDFIT_CONF timeout 60 " SHARDFIT_BIN_DIR "/shardfit " + arguments +
+                                    " <" + in + " >" + out + " 2>" + err)
+                                       .c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out), text_of(err)};
   }
   static std::string text_of(const std::string& path) {
@@ -56,22 +58,34 @@ class Commands : public ::testing::Test {
 
   // The job with one value replaced; "model" is absolute so that only what a test breaks is wrong.
   std::string job(const char* pointer = nullptr, Json value = {}) {
-    Json j = {{"model", kModel}, {"sequence_length", 4096}, {"global_batch_sequences", 64}, {"duration", {{"tokens", 2e8}}}, {"framework", {{"name", "fsdp2"}}}};
+    Json j = {{"model", kModel},
+              {"sequence_length", 4096},
+              {"global_batch_sequences", 64},
+              {"duration", {{"tokens", 2e8}}},
+              {"framework", {{"name", "fsdp2"}}}};
     if (pointer) j[Json::json_pointer(pointer)] = std::move(value);
     return write("job.json", j);
   }
   std::string plan(const char* gpu = "h100_sxm_80gb", int micro = 1) {
-    return write("plan.json", Json{{"gpu", gpu}, {"gpus_per_node", 8}, {"sharding", {{"stage", 3}}}, {"micro_batch", micro}, {"gradient_accumulation", 8}, {"activation_checkpointing", "full"}});
+    return write("plan.json", Json{{"gpu", gpu},
+                                   {"gpus_per_node", 8},
+                                   {"sharding", {{"stage", 3}}},
+                                   {"micro_batch", micro},
+                                   {"gradient_accumulation", 8},
+                                   {"activation_checkpointing", "full"}});
   }
   std::string offers(const char* region = "verda/FIN-02", const char* gpu = "h100_sxm_80gb") {
-    return write("offers.json", Json::array({{{"id", "x"},
-                                              {"provider", "verda"},
-                                              {"region", region},
-                                              {"gpu", gpu},
-                                              {"gpus_per_node", 8},
-                                              {"min_gpus", 8},
-                                              {"host", {{"ram_gib", 1480}}},
-                                              {"price", {{"amount", 18.32}, {"currency", "USD"}, {"per", "node_hour"}, {"as_of", "2026-08-21"}}}}}));
+    return write(
+        "offers.json",
+        Json::array(
+            {{{"id", "x"},
+              {"provider", "verda"},
+              {"region", region},
+              {"gpu", gpu},
+              {"gpus_per_node", 8},
+              {"min_gpus", 8},
+              {"host", {{"ram_gib", 1480}}},
+              {"price", {{"amount", 18.32}, {"currency", "USD"}, {"per", "node_hour"}, {"as_of", "2026-08-21"}}}}}));
   }
 
   // One line on standard error, nothing on standard output.
@@ -88,29 +102,44 @@ class Commands : public ::testing::Test {
 TEST_F(Commands, BadJobFilesGiveOneLineWithFileKeyValueAndRemedy) {
   for (const std::string command : {"estimate", "plan"}) {
     const std::string rest = command == "estimate" ? " --plan " + plan() : " --now 2026-08-22 --offers " + offers();
-    const auto check = [&](const std::string& job_file, const std::vector<std::string>& parts) { expect_one_line(run(command + " " + job_file + rest), 2, parts); };
+    const auto check = [&](const std::string& job_file, const std::vector<std::string>& parts) {
+      expect_one_line(run(command + " " + job_file + rest), 2, parts);
+    };
     check(folder_ / "absent.json", {"absent.json: "});
     check(write("job.json", std::string("{\"model\": \"x\",")), {"job.json: line 1", "correct the JSON"});
-    check(write("job.json", Json{{"model", folder_ / "no_model"}, {"sequence_length", 4096}, {"global_batch_sequences", 64}}), {"job.json: /model: ", "no_model"});
-    check(job("/sequence_lenght", 4096), {"job.json: /sequence_lenght: unknown key \"sequence_lenght\"; did you mean \"sequence_length\"?"});
+    check(write("job.json",
+                Json{{"model", folder_ / "no_model"}, {"sequence_length", 4096}, {"global_batch_sequences", 64}}),
+          {"job.json: /model: ", "no_model"});
+    check(job("/sequence_lenght", 4096),
+          {"job.json: /sequence_lenght: unknown key \"sequence_lenght\"; did you mean \"sequence_length\"?"});
     check(job("/sequence_length", -4096), {"job.json: /sequence_length: -4096 is out of range; it must be at least 1"});
-    check(job("/global_batch_sequences", -1), {"job.json: /global_batch_sequences: -1 is out of range; it must be at least 1"});
-    check(job("/framework/name", "fdsp2"), {"job.json: /framework/name: \"fdsp2\" is not known here; did you mean \"fsdp2\"?"});
-    check(job("/sequence_length", "4096"), {"job.json: /sequence_length: a whole number is needed, not \"4096\"; write a whole number"});
-    check(job("/method", {{"kind", "lora"}, {"rank", 8}, {"targets", {"q_pro"}}}), {"job.json: /method/targets/0: \"q_pro\" names no linear module", "q_proj"});
+    check(job("/global_batch_sequences", -1),
+          {"job.json: /global_batch_sequences: -1 is out of range; it must be at least 1"});
+    check(job("/framework/name", "fdsp2"),
+          {"job.json: /framework/name: \"fdsp2\" is not known here; did you mean \"fsdp2\"?"});
+    check(job("/sequence_length", "4096"),
+          {"job.json: /sequence_length: a whole number is needed, not \"4096\"; write a whole number"});
+    check(job("/method", {{"kind", "lora"}, {"rank", 8}, {"targets", {"q_pro"}}}),
+          {"job.json: /method/targets/0: \"q_pro\" names no linear module", "q_proj"});
     check(job("/deadline", "tomorrow"), {"job.json: /deadline: ", "tomorrow", "write it as"});
-    check(job("/max_cost", {{"amount", -5}, {"currency", "EUR"}}), {"job.json: /max_cost/amount: -5 is out of range; it must be at least 0"});
+    check(job("/max_cost", {{"amount", -5}, {"currency", "EUR"}}),
+          {"job.json: /max_cost/amount: -5 is out of range; it must be at least 0"});
   }
 }
 
 TEST_F(Commands, MissingModelOrLengthIsNamed) {
-  expect_one_line(run("estimate " + write("job.json", Json{{"sequence_length", 4096}}) + " --plan " + plan()), 2, {"job.json: /model: is missing; add \"model\""});
-  expect_one_line(run("estimate " + write("job.json", Json{{"model", kModel}}) + " --plan " + plan()), 2, {"job.json: /sequence_length: is missing"});
-  expect_one_line(run("plan " + write("job.json", Json{{"model", kModel}, {"sequence_length", 4096}}) + " --offers " + offers()), 2, {"job.json: /global_batch_sequences: is missing"});
+  expect_one_line(run("estimate " + write("job.json", Json{{"sequence_length", 4096}}) + " --plan " + plan()), 2,
+                  {"job.json: /model: is missing; add \"model\""});
+  expect_one_line(run("estimate " + write("job.json", Json{{"model", kModel}}) + " --plan " + plan()), 2,
+                  {"job.json: /sequence_length: is missing"});
+  expect_one_line(
+      run("plan " + write("job.json", Json{{"model", kModel}, {"sequence_length", 4096}}) + " --offers " + offers()), 2,
+      {"job.json: /global_batch_sequences: is missing"});
 }
 
 TEST_F(Commands, UnknownGpuIsNamed) {
-  expect_one_line(run("estimate " + job() + " --plan " + plan("h100_sxm_80g")), 2, {"plan.json: /gpu: ", "h100_sxm_80g", "h100_sxm_80gb"});
+  expect_one_line(run("estimate " + job() + " --plan " + plan("h100_sxm_80g")), 2,
+                  {"plan.json: /gpu: ", "h100_sxm_80g", "h100_sxm_80gb"});
   const auto ambiguous = run("estimate " + job() + " --plan " + plan("h100"));
   expect_one_line(ambiguous, 2, {"plan.json: /gpu: ", "h100_sxm_80gb", "h100_pcie_80gb"});
   const auto r = run("plan " + job() + " --json --now 2026-08-22 --offers " + offers("verda/FIN-02", "h1000"));
@@ -119,7 +148,8 @@ TEST_F(Commands, UnknownGpuIsNamed) {
 }
 
 TEST_F(Commands, BatchOfThePlanMustBeTheJobs) {
-  expect_one_line(run("estimate " + job() + " --plan " + plan("h100_sxm_80gb", 3)), 2, {"plan.json: /plan/gradient_accumulation: ", "global_batch_sequences is 64"});
+  expect_one_line(run("estimate " + job() + " --plan " + plan("h100_sxm_80gb", 3)), 2,
+                  {"plan.json: /plan/gradient_accumulation: ", "global_batch_sequences is 64"});
 }
 
 TEST_F(Commands, ImpossibleDeadlineAndPinWithoutOfferExitWithThree) {
@@ -136,19 +166,28 @@ TEST_F(Commands, UsageErrorsExitWithTwo) {
   expect_one_line(run("plan " + job() + " --frobnicate"), 2, {"--frobnicate"});
   expect_one_line(run("estimat"), 2, {"unknown command \"estimat\"; did you mean \"estimate\"?"});
   EXPECT_EQ(run("plan --help").status, 0);
-  for (const char* command : {"plan", "explain", "prices check", "prices list", "regions show", "policy publish", "ledger import"}) {
+  for (const char* command :
+       {"plan", "explain", "prices check", "prices list", "regions show", "policy publish", "ledger import"}) {
     EXPECT_THAT(run(command + std::string(" --version")).out, StartsWith("shardfit ")) << command;
-    EXPECT_THAT(run(command + std::string(" --help")).out, HasSubstr("Usage: shardfit " + std::string(command))) << command;
+    EXPECT_THAT(run(command + std::string(" --help")).out, HasSubstr("Usage: shardfit " + std::string(command)))
+        << command;
   }
 }
 
 TEST_F(Commands, RecordsComeInOrderAndErrorsDoNotStopTheOthers) {
-  const Json good_job = {{"model", kModel}, {"sequence_length", 4096}, {"global_batch_sequences", 64}, {"framework", {{"name", "fsdp2"}}}};
-  const Json good_plan = {{"gpu", "h100_sxm_80gb"}, {"gpus_per_node", 8}, {"sharding", {{"stage", 3}}}, {"micro_batch", 1}, {"gradient_accumulation", 8}};
+  const Json good_job = {
+      {"model", kModel}, {"sequence_length", 4096}, {"global_batch_sequences", 64}, {"framework", {{"name", "fsdp2"}}}};
+  const Json good_plan = {{"gpu", "h100_sxm_80gb"},
+                          {"gpus_per_node", 8},
+                          {"sharding", {{"stage", 3}}},
+                          {"micro_batch", 1},
+                          {"gradient_accumulation", 8}};
   Json bad_job = good_job;
   bad_job["model"] = "nowhere/config.json";
-  const std::string lines = Json{{"id", "a"}, {"job", good_job}, {"plan", good_plan}, {"note", "further keys are ignored"}}.dump() + "\n{not json\n\n" +
-                            Json{{"id", "c"}, {"job", bad_job}, {"plan", good_plan}}.dump() + "\n" + Json{{"id", 4}, {"job", good_job}, {"plan", good_plan}}.dump() + "\n";
+  const std::string lines =
+      Json{{"id", "a"}, {"job", good_job}, {"plan", good_plan}, {"note", "further keys are ignored"}}.dump() +
+      "\n{not json\n\n" + Json{{"id", "c"}, {"job", bad_job}, {"plan", good_plan}}.dump() + "\n" +
+      Json{{"id", 4}, {"job", good_job}, {"plan", good_plan}}.dump() + "\n";
   const auto r = run("estimate --in -", lines);
   EXPECT_EQ(r.status, 1);
   std::vector<Json> out;
@@ -168,9 +207,17 @@ TEST_F(Commands, RecordsComeInOrderAndErrorsDoNotStopTheOthers) {
 }
 
 TEST_F(Commands, PlanRecordsAnswerNoneWithStatusZero) {
-  const Json job = {{"model", kModel}, {"sequence_length", 4096}, {"global_batch_sequences", 64}, {"duration", {{"tokens", 2e8}}}, {"framework", {{"name", "fsdp2"}}}};
+  const Json job = {{"model", kModel},
+                    {"sequence_length", 4096},
+                    {"global_batch_sequences", 64},
+                    {"duration", {{"tokens", 2e8}}},
+                    {"framework", {{"name", "fsdp2"}}}};
   const Json offer = Json::parse(text_of(offers()))[0];
-  const auto line = [&](const char* id, Json limits) { return Json{{"id", id}, {"job", job}, {"offers", {offer}}, {"limits", limits}, {"now", "2026-08-22T00:00:00Z"}}.dump() + "\n"; };
+  const auto line = [&](const char* id, Json limits) {
+    return Json{{"id", id}, {"job", job}, {"offers", {offer}}, {"limits", limits}, {"now", "2026-08-22T00:00:00Z"}}
+               .dump() +
+           "\n";
+  };
   const auto r = run("plan --in -", line("a", {{"currency", "EUR"}}) + line("b", {{"pins", {"residency(CH)"}}}));
   EXPECT_EQ(r.status, 0);
   std::istringstream stream(r.out);
@@ -188,12 +235,17 @@ TEST_F(Commands, ExplainDrawsTheStep) {
   const auto svg = (folder_ / "step.svg").string();
   const auto r = run("explain " + job() + " --plan " + plan() + " --svg " + svg);
   EXPECT_EQ(r.status, 0) << r.err;
-  for (const char* part : {"GiB", "'forward", "'backward", "optimizer states", "capacity 79.", "Alive at the peak"}) EXPECT_THAT(r.out, HasSubstr(part));
+  for (const char* part : {"GiB", "'forward", "'backward", "optimizer states", "capacity 79.", "Alive at the peak"})
+    EXPECT_THAT(r.out, HasSubstr(part));
   const auto drawn = text_of(svg);
   EXPECT_THAT(drawn, StartsWith("<svg "));
   EXPECT_NE(drawn.find("stroke-dasharray"), std::string::npos);
   EXPECT_NE(drawn.find("</svg>"), std::string::npos);
-  const auto other = write("other.json", Json{{"gpu", "h100_sxm_80gb"}, {"gpus_per_node", 8}, {"sharding", {{"stage", 3}}}, {"micro_batch", 8}, {"activation_checkpointing", "full"}});
+  const auto other = write("other.json", Json{{"gpu", "h100_sxm_80gb"},
+                                              {"gpus_per_node", 8},
+                                              {"sharding", {{"stage", 3}}},
+                                              {"micro_batch", 8},
+                                              {"activation_checkpointing", "full"}});
   const auto both = run("explain " + job() + " --plan " + plan() + " --compare " + other);
   EXPECT_EQ(both.status, 0) << both.err;
   EXPECT_THAT(both.out, HasSubstr("B - A"));
@@ -202,7 +254,8 @@ TEST_F(Commands, ExplainDrawsTheStep) {
   const Json j = Json::parse(record.out);
   std::int64_t highest = 0;
   for (const auto& moment : j["timeline"]) highest = std::max(highest, moment["allocated"].get<std::int64_t>());
-  EXPECT_NEAR(static_cast<double>(highest), j["memory"]["allocated_peak"].get<double>(), 0.02 * static_cast<double>(highest));
+  EXPECT_NEAR(static_cast<double>(highest), j["memory"]["allocated_peak"].get<double>(),
+              0.02 * static_cast<double>(highest));
 }
 
 }  // namespace

@@ -19,12 +19,17 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kNow = 1787356800;  // 2026-08-22
 
 job::Job job_of(Json changes = Json::object()) {
-  Json j = {{"model", "configs/meta-llama__Meta-Llama-3-8B.json"}, {"sequence_length", 4096}, {"global_batch_sequences", 64}, {"duration", {{"tokens", 2e8}}}, {"framework", {{"name", "fsdp2"}}}};
+  Json j = {{"model", "configs/meta-llama__Meta-Llama-3-8B.json"},
+            {"sequence_length", 4096},
+            {"global_batch_sequences", 64},
+            {"duration", {{"tokens", 2e8}}},
+            {"framework", {{"name", "fsdp2"}}}};
   j.merge_patch(changes);
   return job::parse_job(j, SHARDFIT_SOURCE_DIR "/tests/truth");
 }
 
-pricing::Offer offer_of(const std::string& id, const char* region, const char* gpu, double price, Json changes = Json::object()) {
+pricing::Offer offer_of(const std::string& id, const char* region, const char* gpu, double price,
+                        Json changes = Json::object()) {
   Json o = {{"id", id},
             {"provider", "verda"},
             {"region", region},
@@ -45,7 +50,10 @@ const Rejection* rejection_of(const Decision& d, const std::string& offer) {
 }
 
 TEST(Decide, CheaperOfTwoEqualMachinesWins) {
-  const auto d = decide(job_of(), {offer_of("dear", "verda/FIN-02", "h100_sxm_80gb", 30), offer_of("cheap", "verda/FIN-03", "h100_sxm_80gb", 20)}, {}, kNow);
+  const auto d = decide(
+      job_of(),
+      {offer_of("dear", "verda/FIN-02", "h100_sxm_80gb", 30), offer_of("cheap", "verda/FIN-03", "h100_sxm_80gb", 20)},
+      {}, kNow);
   EXPECT_EQ(d.decision, "chosen");
   EXPECT_EQ(d.chosen->offer, "cheap");
   EXPECT_EQ(d.chosen->estimate->fits, "yes");
@@ -58,12 +66,16 @@ TEST(Decide, CheaperOfTwoEqualMachinesWins) {
 }
 
 TEST(Decide, FlipOfTheRunnerUpsPriceReallyFlips) {
-  const auto first = decide(job_of(), {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 12)}, {}, kNow);
+  const auto first =
+      decide(job_of(),
+             {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 12)},
+             {}, kNow);
   ASSERT_EQ(first.flips.size(), 3u);
   const auto& flip = first.flips[1];
   const std::string cheaper = first.chosen->offer, other = flip.then;
   const auto with = [&](double price) {
-    std::vector<pricing::Offer> offers = {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", other == "a" ? price : 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", other == "b" ? price : 12)};
+    std::vector<pricing::Offer> offers = {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", other == "a" ? price : 20),
+                                          offer_of("b", "verda/FIN-03", "a100_sxm_80gb", other == "b" ? price : 12)};
     return decide(job_of(), offers, {}, kNow).chosen->offer;
   };
   EXPECT_EQ(with(flip.to * 0.99), other);
@@ -71,7 +83,8 @@ TEST(Decide, FlipOfTheRunnerUpsPriceReallyFlips) {
 }
 
 TEST(Decide, TieIsCalledATie) {
-  const std::vector<pricing::Offer> offers = {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "h100_sxm_80gb", 20.8)};
+  const std::vector<pricing::Offer> offers = {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20),
+                                              offer_of("b", "verda/FIN-03", "h100_sxm_80gb", 20.8)};
   const auto d = decide(job_of(), offers, {}, kNow);
   EXPECT_EQ(d.decision, "tie");
   EXPECT_EQ(d.chosen->offer, "a");
@@ -84,7 +97,10 @@ TEST(Decide, TieIsCalledATie) {
 TEST(Decide, PinKeepsOutWithItsAtomAndWhatItCosts) {
   Limits limits;
   limits.pins = {"residency(EU)"};
-  const auto d = decide(job_of(), {offer_of("finland", "verda/FIN-02", "h100_sxm_80gb", 30), offer_of("zurich", "oci/eu-zurich-1", "h100_sxm_80gb", 10)}, limits, kNow);
+  const auto d = decide(job_of(),
+                        {offer_of("finland", "verda/FIN-02", "h100_sxm_80gb", 30),
+                         offer_of("zurich", "oci/eu-zurich-1", "h100_sxm_80gb", 10)},
+                        limits, kNow);
   EXPECT_EQ(d.chosen->offer, "finland");
   const auto* r = rejection_of(d, "zurich");
   ASSERT_TRUE(r);
@@ -93,7 +109,8 @@ TEST(Decide, PinKeepsOutWithItsAtomAndWhatItCosts) {
 }
 
 TEST(Decide, StatedLocationsMustSatisfyThePinsToo) {
-  const auto d = decide(job_of({{"pins", {"residency(EU)"}}, {"locations", {{"data", "US"}}}}), {offer_of("finland", "verda/FIN-02", "h100_sxm_80gb", 30)}, {}, kNow);
+  const auto d = decide(job_of({{"pins", {"residency(EU)"}}, {"locations", {{"data", "US"}}}}),
+                        {offer_of("finland", "verda/FIN-02", "h100_sxm_80gb", 30)}, {}, kNow);
   EXPECT_EQ(d.decision, "none");
   EXPECT_EQ(rejection_of(d, "finland")->rule, "residency(EU)");
   EXPECT_THAT(rejection_of(d, "finland")->reason, HasSubstr("locations/data"));
@@ -111,7 +128,8 @@ TEST(Decide, DeadlineAndCostNameTheNearestRelaxation) {
 }
 
 TEST(Decide, MemoryThatDoesNotFitSaysByHowMuch) {
-  const auto d = decide(job_of({{"framework", {{"name", "ddp"}}}}), {offer_of("x", "verda/FIN-02", "rtx_4090_24gb", 2)}, {}, kNow);
+  const auto d =
+      decide(job_of({{"framework", {{"name", "ddp"}}}}), {offer_of("x", "verda/FIN-02", "rtx_4090_24gb", 2)}, {}, kNow);
   EXPECT_EQ(d.decision, "none");
   EXPECT_EQ(d.rejected[0].rule, "memory");
   EXPECT_THAT(d.rejected[0].nearest, HasSubstr("too many"));
@@ -132,10 +150,12 @@ TEST(Decide, UnsureIsChosenOnlyWhenAllowed) {
 }
 
 TEST(Decide, UnknownIsNeverSilentlyZero) {
-  const auto no_price = decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 1, {{"price", nullptr}})}, {}, kNow);
+  const auto no_price =
+      decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 1, {{"price", nullptr}})}, {}, kNow);
   EXPECT_EQ(no_price.decision, "none");
   EXPECT_EQ(no_price.rejected[0].rule, "price_missing");
-  const auto no_rate = decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 1, {{"price", {{"currency", "XAF"}}}})}, {}, kNow);
+  const auto no_rate = decide(
+      job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 1, {{"price", {{"currency", "XAF"}}}})}, {}, kNow);
   EXPECT_EQ(no_rate.rejected[0].rule, "currency_rate_missing");
   const auto unstated = decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 20)}, {}, kNow);
   EXPECT_THAT(unstated.assumed, ::testing::Contains(HasSubstr("egress_gb")));
@@ -143,14 +163,19 @@ TEST(Decide, UnknownIsNeverSilentlyZero) {
 
 TEST(Decide, OldPriceIsFlaggedAndWidensTheRange) {
   const auto fresh = decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 20)}, {}, kNow);
-  const auto old = decide(job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 20, {{"price", {{"as_of", "2026-05-18"}}}})}, {}, kNow);
+  const auto old = decide(
+      job_of(), {offer_of("x", "verda/FIN-02", "h100_sxm_80gb", 20, {{"price", {{"as_of", "2026-05-18"}}}})}, {}, kNow);
   EXPECT_THAT(old.chosen->flags, ::testing::Contains("price stale: 96 days"));
   EXPECT_GT(old.chosen->cost.high->amount(), fresh.chosen->cost.high->amount());
 }
 
 TEST(Decide, PinsAloneRankByThePriceOfAGpuHour) {
   const auto job = job::parse_job(Json{{"pins", {"residency(EU)"}}}, "");
-  const auto d = decide(job, {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 10), offer_of("c", "aws/us-east-1", "l4_24gb", 1)}, {}, kNow);
+  const auto d =
+      decide(job,
+             {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 10),
+              offer_of("c", "aws/us-east-1", "l4_24gb", 1)},
+             {}, kNow);
   EXPECT_EQ(d.chosen->offer, "b");
   EXPECT_FALSE(d.chosen->plan);
   EXPECT_EQ(rejection_of(d, "c")->rule, "residency(EU)");
@@ -166,7 +191,11 @@ TEST(Decide, OfferThatNoPartitionReachesIsShownNotChosen) {
 }
 
 TEST(Decide, CandidatesAreTheFrontThenTheBestOfEachOther) {
-  const auto d = decide(job_of(), {offer_of("cheap", "verda/FIN-02", "a100_sxm_80gb", 5), offer_of("fast", "verda/FIN-03", "h100_sxm_80gb", 40), offer_of("worse", "verda/FIN-02", "a100_sxm_80gb", 9)}, {}, kNow);
+  const auto d = decide(
+      job_of(),
+      {offer_of("cheap", "verda/FIN-02", "a100_sxm_80gb", 5), offer_of("fast", "verda/FIN-03", "h100_sxm_80gb", 40),
+       offer_of("worse", "verda/FIN-02", "a100_sxm_80gb", 9)},
+      {}, kNow);
   ASSERT_EQ(d.candidates.size(), 3u);
   EXPECT_EQ(d.candidates[0].offer, "cheap");
   EXPECT_EQ(d.candidates[1].offer, "fast");
@@ -178,8 +207,15 @@ TEST(Decide, TablePrintsEveryPart) {
   Limits limits;
   limits.pins = {"residency(EU)"};
   const auto job = job_of();
-  const std::string text = table(decide(job, {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 12), offer_of("c", "oci/eu-zurich-1", "h100_sxm_80gb", 80)}, limits, kNow), job);
-  for (const char* part : {"Choice: ", "plan ", "memory ", "step ", "cost ", "runner-up", "Candidates", "Rejected", "residency(EU)", "nearest: ", "What would change it", "Assumed"}) EXPECT_THAT(text, HasSubstr(part));
+  const std::string text = table(
+      decide(job,
+             {offer_of("a", "verda/FIN-02", "h100_sxm_80gb", 20), offer_of("b", "verda/FIN-03", "a100_sxm_80gb", 12),
+              offer_of("c", "oci/eu-zurich-1", "h100_sxm_80gb", 80)},
+             limits, kNow),
+      job);
+  for (const char* part : {"Choice: ", "plan ", "memory ", "step ", "cost ", "runner-up", "Candidates", "Rejected",
+                           "residency(EU)", "nearest: ", "What would change it", "Assumed"})
+    EXPECT_THAT(text, HasSubstr(part));
 }
 
 TEST(Confidence, FollowsDistanceAndSharedError) {

@@ -44,8 +44,8 @@ TEST(Device, NamesAreFoundInTheSpellingsOfSlurmAndVendors) {
 }
 
 TEST(Device, AnAmbiguousNameIsRefusedWithItsCandidates) {
-  EXPECT_THAT(refusal("h100"), AllOf(HasSubstr("ambiguous_gpu"), HasSubstr("/plan/gpu"), HasSubstr("h100_sxm_80gb"), HasSubstr("h100_pcie_80gb"),
-                                     HasSubstr("h100_nvl_94gb")));
+  EXPECT_THAT(refusal("h100"), AllOf(HasSubstr("ambiguous_gpu"), HasSubstr("/plan/gpu"), HasSubstr("h100_sxm_80gb"),
+                                     HasSubstr("h100_pcie_80gb"), HasSubstr("h100_nvl_94gb")));
   EXPECT_THAT(refusal("V100"), AllOf(HasSubstr("v100_sxm_16gb"), HasSubstr("v100_sxm_32gb")));
   EXPECT_EQ(try_find_device("a100"), nullptr);
 }

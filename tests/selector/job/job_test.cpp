@@ -48,15 +48,16 @@ TEST(JobFile, MixedPrecisionFollowsTheFramework) {
 }
 
 TEST(JobFile, CanonicalFormReadsBackAsItself) {
-  for (const char* text : {
-           R"({"model":"m","sequence_length":8192,"global_batch_tokens":524288,"duration":{"tokens":2e9}})",
-           R"({"model":"/abs/config.json","sequence_length":1,"duration":{"epochs":0.5},"data":{"train":["a","b"],"format":"jsonl","packing":false},
+  for (
+      const char* text :
+      {R"({"model":"m","sequence_length":8192,"global_batch_tokens":524288,"duration":{"tokens":2e9}})",
+       R"({"model":"/abs/config.json","sequence_length":1,"duration":{"epochs":0.5},"data":{"train":["a","b"],"format":"jsonl","packing":false},
                "method":{"kind":"qlora","rank":64,"targets":"all-linear","quant_storage":"bf16","double_quantization":true}})",
-           R"x({"model":"m","sequence_length":128,"decoder_sequence_length":64,"precision":{"parameters":"bf16","master":"none","compute":"fp8","fp8_recipe":"tensorwise","autocast":false},
+       R"x({"model":"m","sequence_length":128,"decoder_sequence_length":64,"precision":{"parameters":"bf16","master":"none","compute":"fp8","fp8_recipe":"tensorwise","autocast":false},
                "loss":{"kind":"chunked","chunks":8,"over":"logits"},"fused_kernels":[],"attention":"flash2","compile":"block+loss","optimizer":{"name":"lion","states":"int8","paged":true},
                "locations":{"data":"DE"},"deadline":"12h","max_cost":"500EUR","pins":["residency(EU|CH)"],"train":{"save_at":[7,13],"dropout":0.0,"learning_rate":1e-4}})x",
-           R"({"model":"m","sequence_length":128,"method":{"kind":"partial","trainable":["model.norm"]},"framework":{"name":"other","label":"LoHan"}})",
-           R"({"pins":["sovereign"]})"}) {
+       R"({"model":"m","sequence_length":128,"method":{"kind":"partial","trainable":["model.norm"]},"framework":{"name":"other","label":"LoHan"}})",
+       R"({"pins":["sovereign"]})"}) {
     const Job job = parse_job(Json::parse(text), "");
     const auto once = to_json(job).dump();
     EXPECT_EQ(to_json(parse_job(Json::parse(once), "")).dump(), once);

@@ -16,13 +16,18 @@ using Json = nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-model::Model model_of(const char* name) { return model::load_model(std::string(SHARDFIT_SOURCE_DIR "/tests/truth/configs/") + name + ".json"); }
+model::Model model_of(const char* name) {
+  return model::load_model(std::string(SHARDFIT_SOURCE_DIR "/tests/truth/configs/") + name + ".json");
+}
 
-job::Job job_with(Json method) { return job::parse_job(Json{{"model", "m"}, {"sequence_length", 128}, {"method", std::move(method)}}, ""); }
+job::Job job_with(Json method) {
+  return job::parse_job(Json{{"model", "m"}, {"sequence_length", 128}, {"method", std::move(method)}}, "");
+}
 
 TEST(AdapterTargets, UnstatedOnesAreThoseThatPeftTakes) {
   auto job = job_with({{"kind", "lora"}, {"rank", 8}});
-  EXPECT_THAT(settle_targets(job, model_of("meta-llama__Llama-2-7b-hf"), "").value_or(""), HasSubstr("method.targets=q_proj,v_proj"));
+  EXPECT_THAT(settle_targets(job, model_of("meta-llama__Llama-2-7b-hf"), "").value_or(""),
+              HasSubstr("method.targets=q_proj,v_proj"));
   EXPECT_THAT(job.method.targets, ElementsAre("q_proj", "v_proj"));
   auto scaled = job_with({{"kind", "ia3"}});
   settle_targets(scaled, model_of("meta-llama__Llama-2-7b-hf"), "");

@@ -19,7 +19,9 @@ using Json = nlohmann::json;
 job::Job job_of(const char* framework, const char* model, const char* method = "full") {
   return job::parse_job(Json{{"model", std::string("configs/") + model + ".json"},
                              {"sequence_length", 2048},
-                             {"method", method == std::string("full") ? Json(method) : Json{{"kind", method}, {"rank", 16}, {"targets", {"q_proj", "v_proj"}}}},
+                             {"method", method == std::string("full")
+                                            ? Json(method)
+                                            : Json{{"kind", method}, {"rank", 16}, {"targets", {"q_proj", "v_proj"}}}},
                              {"global_batch_sequences", 32},
                              {"duration", {{"steps", 10}}},
                              {"framework", {{"name", framework}}}},
@@ -37,12 +39,14 @@ TEST(Outlook, IsALowerBoundOfTheReplay) {
   struct Case {
     const char *framework, *model, *method, *gpu;
   };
+  // clang-format off
   for (const auto& c : {Case{"shardfit", "meta-llama__Llama-3.2-1B", "full", "h100_sxm_80gb"}, Case{"fsdp2", "meta-llama__Meta-Llama-3-8B", "full", "h100_sxm_80gb"},
                         Case{"fsdp2", "meta-llama__Llama-3.2-1B", "lora", "rtx_4090_24gb"}, Case{"fsdp1", "meta-llama__Llama-3.2-1B", "full", "v100_sxm_32gb"},
                         Case{"fsdp1", "meta-llama__Llama-3.2-1B", "qlora", "rtx_4090_24gb"}, Case{"deepspeed", "meta-llama__Meta-Llama-3-8B", "full", "a100_sxm_80gb"},
                         Case{"deepspeed", "mistralai__Mixtral-8x7B-v0.1", "full", "h100_sxm_80gb"}, Case{"megatron", "meta-llama__Meta-Llama-3-8B", "full", "h100_sxm_80gb"},
                         Case{"megatron", "mistralai__Mixtral-8x7B-v0.1", "full", "h100_sxm_80gb"}, Case{"ddp", "meta-llama__Llama-3.2-1B", "full", "a100_sxm_40gb"},
                         Case{"other", "meta-llama__Llama-3.2-1B", "full", "a100_sxm_40gb"}}) {
+    // clang-format on
     const auto job = job_of(c.framework, c.model, c.method);
     const auto model = model::load_model(job.model_path());
     const auto& device = hardware::find_device(c.gpu, "");

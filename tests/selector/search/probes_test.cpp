@@ -9,7 +9,12 @@ namespace {
 
 Estimated estimated() {
   Estimated e;
-  e.estimate.time = TimeEstimate{.step = 10, .step_low = 7, .step_high = 14, .tokens_per_second_per_gpu = 1000, .bound_by = "compute", .parts = {{"compute", 9}, {"input", 1}}};
+  e.estimate.time = TimeEstimate{.step = 10,
+                                 .step_low = 7,
+                                 .step_high = 14,
+                                 .tokens_per_second_per_gpu = 1000,
+                                 .bound_by = "compute",
+                                 .parts = {{"compute", 9}, {"input", 1}}};
   auto& m = e.estimate.memory;
   m.allocated_peak = 1000;
   m.reserved_peak = 1200;

@@ -26,17 +26,18 @@ job::Job job_of(const char* framework, const char* model = "meta-llama__Meta-Lla
 }
 
 pricing::Offer offer_of(const std::string& id, const char* gpu, int per_node, int nodes, double price, double ram_gib) {
-  return pricing::parse_offer(Json{{"id", id},
-                                   {"provider", "p"},
-                                   {"region", "p/r"},
-                                   {"gpu", gpu},
-                                   {"gpus_per_node", per_node},
-                                   {"max_nodes", nodes},
-                                   {"host", {{"vcpus", 96}, {"ram_gib", ram_gib}, {"pcie_gbs", 25}}},
-                                   {"interconnect", {{"node_gbs", 100}}},
-                                   {"start_seconds", 300},
-                                   {"price", {{"amount", price}, {"currency", "EUR"}, {"per", "node_hour"}, {"as_of", "2026-08-20"}}}},
-                              "/offer");
+  return pricing::parse_offer(
+      Json{{"id", id},
+           {"provider", "p"},
+           {"region", "p/r"},
+           {"gpu", gpu},
+           {"gpus_per_node", per_node},
+           {"max_nodes", nodes},
+           {"host", {{"vcpus", 96}, {"ram_gib", ram_gib}, {"pcie_gbs", 25}}},
+           {"interconnect", {{"node_gbs", 100}}},
+           {"start_seconds", 300},
+           {"price", {{"amount", price}, {"currency", "EUR"}, {"per", "node_hour"}, {"as_of", "2026-08-20"}}}},
+      "/offer");
 }
 
 // Offers with what a search over them needs.
@@ -49,13 +50,17 @@ struct Market {
     static const auto rates = pricing::Rates::shipped();
     for (size_t i = 0; i < offers.size(); ++i) {
       pricers.push_back(std::make_unique<pricing::Pricer>(offers[i], rates, "EUR", 1787356800 /* 2026-08-22 */));
-      choices.push_back({.index = i, .offer = &offers[i], .device = &hardware::find_device(offers[i].gpu, ""), .pricer = pricers.back().get()});
+      choices.push_back({.index = i,
+                         .offer = &offers[i],
+                         .device = &hardware::find_device(offers[i].gpu, ""),
+                         .pricer = pricers.back().get()});
     }
   }
 };
 
 Market small_market() {
-  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480), offer_of("a100-40", "a100_sxm_40gb", 4, 1, 4.4, 960), offer_of("l4", "l4_24gb", 8, 2, 3.2, 512)});
+  return Market({offer_of("h100", "h100_sxm_80gb", 8, 1, 18.3, 1480),
+                 offer_of("a100-40", "a100_sxm_40gb", 4, 1, 4.4, 960), offer_of("l4", "l4_24gb", 8, 2, 3.2, 512)});
 }
 
 void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, const std::string& what) {
@@ -68,7 +73,9 @@ void expect_same(const std::optional<Found>& a, const std::optional<Found>& b, c
 TEST(Search, PrunedAnswersAsExhaustive) {
   for (const char* framework : {"shardfit", "fsdp2", "fsdp1", "deepspeed", "megatron", "ddp"}) {
     // The smaller model keeps the exhaustive side short; it fills the small cards all the same.
-    const auto job = job_of(framework, framework == std::string("fsdp2") || framework == std::string("deepspeed") ? "meta-llama__Meta-Llama-3-8B" : "meta-llama__Llama-3.2-1B");
+    const auto job = job_of(framework, framework == std::string("fsdp2") || framework == std::string("deepspeed")
+                                           ? "meta-llama__Meta-Llama-3-8B"
+                                           : "meta-llama__Llama-3.2-1B");
     const auto model = model::load_model(job.model_path());
     const auto duration = duration_of(job);
     const auto market = small_market();
@@ -90,7 +97,8 @@ TEST(Search, PrunedAnswersAsExhaustive) {
         expect_same(pruned.offers[i].least_memory, all.offers[i].least_memory, what);
       }
       ASSERT_EQ(pruned.front.size(), all.front.size()) << framework;
-      for (size_t i = 0; i < all.front.size(); ++i) EXPECT_DOUBLE_EQ(pruned.front[i].cost, all.front[i].cost) << framework;
+      for (size_t i = 0; i < all.front.size(); ++i)
+        EXPECT_DOUBLE_EQ(pruned.front[i].cost, all.front[i].cost) << framework;
     }
   }
 }
@@ -106,7 +114,8 @@ TEST(Search, FloorNeverExceedsTheReplayedPeak) {
     for (const auto& plan : plans) {
       try {
         const auto memory = memory::estimate_memory({.job = job, .plan = plan, .model = model, .device = device});
-        EXPECT_LE(memory_floor(sizes, plan), static_cast<double>(memory.memory.allocated_peak)) << framework << " " << to_json(plan).dump();
+        EXPECT_LE(memory_floor(sizes, plan), static_cast<double>(memory.memory.allocated_peak))
+            << framework << " " << to_json(plan).dump();
       } catch (const Error&) {  // a combination that the framework refuses
       }
     }
@@ -138,7 +147,8 @@ TEST(Search, ExpertsAreSplitForMegatron) {
 
 TEST(Search, SizesAreWhatTheOfferSells) {
   auto offer = offer_of("x", "h100_sxm_80gb", 8, 4, 18, 1480);
-  EXPECT_EQ(sizes_of(offer, {}), (std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 8}, {3, 8}, {4, 8}}));
+  EXPECT_EQ(sizes_of(offer, {}), (std::vector<std::pair<std::int64_t, std::int64_t>>{
+                                     {1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 8}, {3, 8}, {4, 8}}));
   offer.min_gpus = 8;
   EXPECT_EQ(sizes_of(offer, 2), (std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 8}, {2, 8}}));
   offer.min_gpus = 32;
@@ -149,14 +159,16 @@ TEST(Search, ListedPlansRestrictTheSearch) {
   const auto job = job_of("fsdp2");
   const auto model = model::load_model(job.model_path());
   auto offer = offer_of("x", "h100_sxm_80gb", 8, 1, 18, 1480);
-  offer.plans = {Json::parse(R"({"gpu":"h100_sxm_80gb","gpus_per_node":8,"sharding":{"stage":3},"micro_batch":1,"gradient_accumulation":2,"activation_checkpointing":"full"})")};
+  offer.plans = {Json::parse(
+      R"({"gpu":"h100_sxm_80gb","gpus_per_node":8,"sharding":{"stage":3},"micro_batch":1,"gradient_accumulation":2,"activation_checkpointing":"full"})")};
   const Market market({offer});
   const auto outcome = search(job, model, duration_of(job), market.choices, {});
   ASSERT_TRUE(outcome.offers[0].best);
   EXPECT_EQ(outcome.cells, 1u);
   EXPECT_EQ(outcome.offers[0].best->plan.checkpointing.kind, "full");
   auto wrong = offer;
-  wrong.plans = {Json::parse(R"({"gpu":"h100_sxm_80gb","gpus_per_node":8,"sharding":{"stage":3},"micro_batch":2,"gradient_accumulation":2})")};
+  wrong.plans = {Json::parse(
+      R"({"gpu":"h100_sxm_80gb","gpus_per_node":8,"sharding":{"stage":3},"micro_batch":2,"gradient_accumulation":2})")};
   const Market other({wrong});
   EXPECT_THROW(search(job, model, duration_of(job), other.choices, {}), Error);
 }

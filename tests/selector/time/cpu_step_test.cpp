@@ -36,9 +36,7 @@ Case smol(int ranks, int stage, const std::string& precision = "fp32") {
   return c;
 }
 
-Calibration fake(int ranks = 2) {
-  return {.cpu = "Test CPU", .cores = 2, .rates = {fake_rates(ranks)}};
-}
+Calibration fake(int ranks = 2) { return {.cpu = "Test CPU", .cores = 2, .rates = {fake_rates(ranks)}}; }
 
 // What is priced is what runs: collectives and bytes by build_step, to the padding of a unit.
 TEST(CpuStep, TrafficIsTheSchedulesOwn) {
@@ -55,10 +53,8 @@ TEST(CpuStep, TrafficIsTheSchedulesOwn) {
           const auto bytes = static_cast<double>(event.bytes);
           if (event.kind == schedule::EventKind::kGather) ++gathers, gather_bytes += bytes;
           if (event.kind != schedule::EventKind::kReduce) continue;
-          if (event.last_micro_step_only)
-            ++last_reduces, last_bytes += bytes;
-          else
-            ++reduces, reduce_bytes += bytes;
+          if (event.last_micro_step_only) ++last_reduces, last_bytes += bytes;
+          else ++reduces, reduce_bytes += bytes;
         }
         const CpuTraffic t = cpu_traffic(*prepare(c.job, c.model), c.plan);
         const std::string what = std::string(precision) + " " + reshard + " stage " + std::to_string(stage);
