@@ -31,6 +31,18 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   k = repeat(k, mk, kq, "repeat k");
   v = repeat(v, mv, vq, "repeat v");
   if (!needs_scores) {
+    // q and k after RoPE, and v, still lie in [positions, heads]; what was repeated lies in [heads, positions] already
+    auto contiguous = [&](int t) {
+      if (!s.dialect.contiguous_heads) return t;
+      TapeOp copy;
+      copy.name = "contiguous";
+      copy.in.push(t);
+      copy.gradients.push(kPass);
+      return emit(copy, meta[static_cast<std::size_t>(t)]);
+    };
+    q = contiguous(q);
+    if (meta[static_cast<std::size_t>(k)].width == mk.width) k = contiguous(k);
+    if (meta[static_cast<std::size_t>(v)].width == mv.width) v = contiguous(v);
     const std::int64_t expanded = meta[static_cast<std::size_t>(k)].width < kq ? mk.positions * (kq + vq) * A : 0;  // dk, dv before they are summed by group
     TapeOp op;
     op.name = "attention";
@@ -48,7 +60,8 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     op.kept_by_policy = s.policy_keeps_attention;
     const int t = static_cast<int>(tape.tensors.size());
     op.saves.push(t);                                              // its own result, which is the next tensor
-    return emit(op, out);
+    const int y = emit(op, out);
+    return A == 2 ? contiguous(y) : y;                             // fp32 goes to the memory-efficient kernel, which gives [positions, heads]
   }
   const std::int64_t keys = shape.sequences > 0 ? mk.positions / shape.sequences : mk.positions;
   Meta scores;

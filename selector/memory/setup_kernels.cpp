@@ -17,7 +17,14 @@ void set_kernels(Setup& s) {
   const bool kernels_of_package = s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl" || s.trainer == "llama-recipes" || s.trainer == "fsdp_qlora" || s.trainer.empty();
   if (s.engine != Engine::kMegatron && kernels_of_package) {
     // flash_attn takes grouped k and v; SDPA's callers repeat them first
-    s.dialect.repeats_kv = !(j.attention && j.attention->rfind("flash", 0) == 0);
+    const bool flash = j.attention && j.attention->rfind("flash", 0) == 0;
+    s.dialect.repeats_kv = !flash;
+    // transformers/integrations/sdpa_attention.py: .contiguous() of q, k and v from 4.48 to 4.55; enable_gqa instead of repeat_kv since
+    // 4.54, where no mask is given (packed or unpadded sequences)
+    if (s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl") {
+      s.dialect.contiguous_heads = !flash && s.age >= 448 && s.age < 456;
+      if (s.age >= 454 && !s.eager_attention) s.dialect.repeats_kv = false;
+    }
     s.dialect.python_gelu = s.trainer == "transformers";
   }
   if (j.fused_kernels) {
