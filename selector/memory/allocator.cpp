@@ -1,7 +1,6 @@
 #include "selector/memory/allocator.hpp"
 
 #include <algorithm>
-#include <functional>
 
 namespace shardfit::memory {
 namespace {
@@ -13,8 +12,10 @@ constexpr std::int64_t kSmallBuffer = 2 * kMiB;
 constexpr std::int64_t kLargeBuffer = 20 * kMiB;
 constexpr std::int64_t kMinLargeAlloc = 10 * kMiB;
 constexpr std::int64_t kRoundLarge = 2 * kMiB;
+constexpr std::int64_t kAddresses = std::int64_t{1} << 50;   // of an expandable segment: more than any device has
 
 std::int64_t round_up(std::int64_t bytes, std::int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+bool is_small(int pool) { return pool % 2 == 0; }
 
 }  // namespace
 
@@ -29,7 +30,7 @@ CachingAllocator::Block CachingAllocator::new_node() {
   if (!unused_.empty()) {
     const Block b = unused_.back();
     unused_.pop_back();
-    blocks_[static_cast<std::size_t>(b)] = Node{};
+    node(b) = Node{};
     return b;
   }
   blocks_.emplace_back();
@@ -40,89 +41,232 @@ CachingAllocator::FreeList::iterator CachingAllocator::at_least(FreeList& list, 
   return std::lower_bound(list.begin(), list.end(), size, [](const SizeClass& c, std::int64_t n) { return c.size < n; });
 }
 
+std::vector<CachingAllocator::Block>::iterator CachingAllocator::place(std::vector<Block>& blocks, std::int64_t address) {
+  return std::lower_bound(blocks.begin(), blocks.end(), address, [this](Block b, std::int64_t a) { return node(b).address > a; });
+}
+
 void CachingAllocator::insert_free(Block block) {
-  const auto& node = blocks_[static_cast<std::size_t>(block)];
-  auto& list = free_[node.pool];
-  auto at = at_least(list, node.size);
-  if (at == list.end() || at->size != node.size) {
+  auto& n = node(block);
+  n.is_free = true;
+  auto& list = free_[n.pool];
+  auto at = at_least(list, n.size);
+  if (at == list.end() || at->size != n.size) {
     SizeClass fresh;
-    fresh.size = node.size;
+    fresh.size = n.size;
     if (!spare_.empty()) {
       fresh.blocks.swap(spare_.back());
       spare_.pop_back();
     }
     at = list.insert(at, std::move(fresh));
   }
-  at->blocks.insert(std::lower_bound(at->blocks.begin(), at->blocks.end(), block, std::greater<>()), block);
+  at->blocks.insert(place(at->blocks, n.address), block);
 }
 
 void CachingAllocator::remove_free(Block block) {
-  const auto& node = blocks_[static_cast<std::size_t>(block)];
-  auto& list = free_[node.pool];
-  const auto at = at_least(list, node.size);
-  at->blocks.erase(std::lower_bound(at->blocks.begin(), at->blocks.end(), block, std::greater<>()));
+  auto& n = node(block);
+  n.is_free = false;
+  auto& list = free_[n.pool];
+  const auto at = at_least(list, n.size);
+  at->blocks.erase(place(at->blocks, n.address));
   if (at->blocks.empty()) {
     spare_.push_back(std::move(at->blocks));
     list.erase(at);
   }
 }
 
-CachingAllocator::Block CachingAllocator::take_segment(std::int64_t bytes, int pool, bool small) {
-  const std::int64_t segment = small ? kSmallBuffer : bytes < kMinLargeAlloc ? kLargeBuffer : round_up(bytes, kRoundLarge);
+CachingAllocator::Block CachingAllocator::cut(Block block, std::int64_t bytes) {
+  const Block r = new_node();
+  auto& n = node(block);
+  auto& rest = node(r);
+  rest.size = n.size - bytes;
+  rest.address = n.address + bytes;
+  rest.pool = n.pool;
+  rest.mapped = n.mapped;
+  rest.previous = block;
+  rest.next = n.next;
+  if (n.next != kNone) node(n.next).previous = r;
+  n.next = r;
+  n.size = bytes;
+  return r;
+}
+
+void CachingAllocator::absorb_next(Block block) {
+  auto& n = node(block);
+  const Block gone = n.next;
+  n.size += node(gone).size;
+  n.next = node(gone).next;
+  if (n.next != kNone) node(n.next).previous = block;
+  unused_.push_back(gone);
+}
+
+// get_free_block: the smallest that is large enough. A block that can grow into addresses without memory counts as large as it
+// could become, so that a larger one without such a neighbour is preferred.
+CachingAllocator::Block CachingAllocator::best_fit(std::int64_t bytes, int pool) {
+  auto& list = free_[pool];
+  const auto fit = at_least(list, bytes);
+  if (fit == list.end()) return kNone;
+  Block found = fit->blocks.back();
+  if (options_.expandable_segments) {
+    const auto could_be = [this](Block b) {
+      const auto& n = node(b);
+      return n.size + (n.next != kNone && !node(n.next).mapped ? node(n.next).size : 0);
+    };
+    auto c = fit;
+    auto b = c->blocks.rbegin();
+    while (true) {
+      if (++b == c->blocks.rend()) {
+        if (++c == list.end()) break;
+        b = c->blocks.rbegin();
+      }
+      if (could_be(*b) >= could_be(found)) break;
+      found = *b;
+    }
+  }
+  remove_free(found);
+  return found;
+}
+
+// A segment from the driver, which gives the lowest addresses that are free.
+CachingAllocator::Block CachingAllocator::take_segment(std::int64_t bytes, int pool) {
+  const std::int64_t segment = is_small(pool) ? kSmallBuffer : bytes < kMinLargeAlloc ? kLargeBuffer : round_up(bytes, kRoundLarge);
+  if (!room(segment)) return kNone;
   const Block b = new_node();
-  auto& node = blocks_[static_cast<std::size_t>(b)];
-  node.size = segment;
-  node.pool = static_cast<std::int16_t>(pool);
+  auto& n = node(b);
+  n.size = segment;
+  n.pool = static_cast<std::int16_t>(pool);
+  const auto gap = std::find_if(gaps_.begin(), gaps_.end(), [&](const auto& g) { return g.second - g.first >= segment; });
+  if (gap != gaps_.end()) {
+    n.address = gap->first;
+    gap->first += segment;
+    if (gap->first == gap->second) gaps_.erase(gap);
+  } else {
+    if (!gaps_.empty() && gaps_.back().second == top_) {
+      top_ = gaps_.back().first;
+      gaps_.pop_back();
+    }
+    n.address = top_;
+    top_ += segment;
+  }
   reserved_ += segment;
   return b;
 }
 
-// expandable_segments: one virtual range a pool; pages are mapped at its end, in units of the segment size.
-CachingAllocator::Block CachingAllocator::extend_tail(std::int64_t bytes, int pool, bool small) {
-  const std::int64_t unit = small ? kSmallBuffer : kLargeBuffer;
-  const Block tail = tail_[pool];
-  if (tail >= 0 && blocks_[static_cast<std::size_t>(tail)].is_free) {
-    remove_free(tail);
-    auto& node = blocks_[static_cast<std::size_t>(tail)];
-    const std::int64_t more = round_up(bytes - node.size, unit);
-    node.size += more;
-    reserved_ += more;
-    return tail;
+// find_expandable_block: the lowest addresses without memory which, with the free blocks beside them, are wide enough.
+CachingAllocator::Block CachingAllocator::expandable_candidate(std::int64_t bytes, int pool) {
+  const auto usable = [this](Block b) { return b != kNone && (node(b).is_free || !node(b).mapped); };
+  auto& unmapped = unmapped_[pool];
+  for (const Block u : unmapped) {
+    const Block first = usable(node(u).previous) ? node(u).previous : u;
+    std::int64_t sum = 0;
+    for (Block b = first; sum < bytes && usable(b); b = node(b).next) sum += node(b).size;
+    if (sum >= bytes) return first;
   }
   const Block b = new_node();
-  auto& node = blocks_[static_cast<std::size_t>(b)];
-  node.size = round_up(bytes, unit);
-  node.pool = static_cast<std::int16_t>(pool);
-  node.previous = tail;
-  if (tail >= 0) blocks_[static_cast<std::size_t>(tail)].next = b;
-  tail_[pool] = b;
-  reserved_ += node.size;
+  auto& n = node(b);
+  n.size = kAddresses;
+  n.pool = static_cast<std::int16_t>(pool);
+  n.mapped = false;
+  unmapped.push_back(b);
   return b;
 }
 
-void CachingAllocator::release_cached() {
-  std::vector<Block> gone;
-  std::int64_t left = reserved_ - options_.limit;
-  for (auto& list : free_) {
-    for (auto c = list.rbegin(); c != list.rend() && left > 0; ++c) {   // largest first
-      for (const Block b : c->blocks) {
-        if (left <= 0) break;
-        const auto& node = blocks_[static_cast<std::size_t>(b)];
-        const bool whole = node.previous < 0 && node.next < 0;
-        // expandable segments give back pages; the replay lets go of a segment's free end only
-        if (!whole && !(options_.expandable_segments && tail_[node.pool] == b)) continue;
-        gone.push_back(b);
-        left -= node.size;
-      }
-    }
+// map_block: gives memory to the first `bytes` of a range of addresses; the free block that results, merged with its neighbours.
+CachingAllocator::Block CachingAllocator::map(Block block, std::int64_t bytes) {
+  const int pool = node(block).pool;
+  const std::int64_t mapped = round_up(bytes, is_small(pool) ? kSmallBuffer : kLargeBuffer);
+  if (!room(mapped)) return kNone;
+  auto& unmapped = unmapped_[pool];
+  const auto at = std::find(unmapped.begin(), unmapped.end(), block);
+  if (mapped < node(block).size)
+    *at = cut(block, mapped);
+  else
+    unmapped.erase(at);
+  node(block).mapped = true;
+  reserved_ += mapped;
+  if (const Block p = node(block).previous; p != kNone && node(p).is_free) {
+    remove_free(p);
+    absorb_next(p);
+    block = p;
   }
+  if (const Block n = node(block).next; n != kNone && node(n).is_free) {
+    remove_free(n);
+    absorb_next(block);
+  }
+  insert_free(block);
+  return block;
+}
+
+CachingAllocator::Block CachingAllocator::extend(std::int64_t bytes, int pool) {
+  Block b = expandable_candidate(bytes, pool);
+  if (!node(b).mapped) b = map(b, std::min(node(b).size, bytes));
+  while (b != kNone && node(b).size < bytes) b = map(node(b).next, std::min(bytes - node(b).size, node(node(b).next).size));
+  if (b != kNone) remove_free(b);
+  return b;
+}
+
+CachingAllocator::Block CachingAllocator::take(std::int64_t bytes, int pool) {
+  const Block b = options_.expandable_segments ? extend(bytes, pool) : take_segment(bytes, pool);
+  reserved_peak_ = std::max(reserved_peak_, reserved_);
+  return b;
+}
+
+// unmap_block: whole steps within a free block lose their memory; what lies before and after stays a free block.
+void CachingAllocator::unmap(Block block) {
+  const int pool = node(block).pool;
+  const std::int64_t step = is_small(pool) ? kSmallBuffer : kLargeBuffer;
+  const std::int64_t begin = round_up(node(block).address, step), end = (node(block).address + node(block).size) / step * step;
+  if (begin >= end) return;
+  remove_free(block);
+  if (const std::int64_t after = node(block).address + node(block).size - end; after > 0) insert_free(cut(block, node(block).size - after));
+  if (const std::int64_t before = begin - node(block).address; before > 0) {
+    const Block rest = cut(block, before);
+    insert_free(block);
+    block = rest;
+  }
+  node(block).mapped = false;
+  reserved_ -= end - begin;
+  auto& unmapped = unmapped_[pool];
+  const auto forget = [&](Block b) { unmapped.erase(std::find(unmapped.begin(), unmapped.end(), b)); };
+  if (const Block p = node(block).previous; p != kNone && !node(p).mapped) {
+    forget(p);
+    absorb_next(p);
+    block = p;
+  }
+  if (const Block n = node(block).next; n != kNone && !node(n).mapped) {
+    forget(n);
+    absorb_next(block);
+  }
+  unmapped.insert(std::lower_bound(unmapped.begin(), unmapped.end(), node(block).address, [this](Block b, std::int64_t a) { return node(b).address < a; }),
+                  block);
+}
+
+// release_cached_blocks: after waiting for the device, every segment that is free as a whole.
+void CachingAllocator::release_cached() {
+  for (const Block b : held_) give_back(b);
+  held_.clear();
+  ++settled_all_;
+  std::vector<Block> gone;
+  for (auto& list : free_)
+    for (const auto& c : list)
+      for (const Block b : c.blocks)
+        if (options_.expandable_segments || (node(b).previous == kNone && node(b).next == kNone)) gone.push_back(b);
   for (const Block b : gone) {
+    if (options_.expandable_segments) {
+      unmap(b);
+      continue;
+    }
     remove_free(b);
-    const auto& node = blocks_[static_cast<std::size_t>(b)];
-    reserved_ -= node.size;
-    if (tail_[node.pool] == b) {
-      tail_[node.pool] = node.previous;
-      if (node.previous >= 0) blocks_[static_cast<std::size_t>(node.previous)].next = -1;
+    const auto& n = node(b);
+    reserved_ -= n.size;
+    auto at = std::lower_bound(gaps_.begin(), gaps_.end(), std::pair{n.address, n.address});
+    at = gaps_.insert(at, {n.address, n.address + n.size});
+    if (std::next(at) != gaps_.end() && std::next(at)->first == at->second) {
+      at->second = std::next(at)->second;
+      gaps_.erase(std::next(at));
+    }
+    if (at != gaps_.begin() && std::prev(at)->second == at->first) {
+      std::prev(at)->second = at->second;
+      gaps_.erase(at);
     }
     unused_.push_back(b);
   }
@@ -132,70 +276,47 @@ CachingAllocator::Block CachingAllocator::allocate(std::int64_t bytes, int strea
   bytes = std::max(round_up(bytes, kMinBlock), kMinBlock);
   const bool small = bytes <= kSmallSize;
   const int pool = stream * 2 + (small ? 0 : 1);
-  auto& list = free_[pool];
-  Block b;
-  const auto fit = at_least(list, bytes);
-  if (fit != list.end()) {
-    b = fit->blocks.back();
-    fit->blocks.pop_back();
-    if (fit->blocks.empty()) {
-      spare_.push_back(std::move(fit->blocks));
-      list.erase(fit);
-    }
-  } else {
-    b = options_.expandable_segments ? extend_tail(bytes, pool, small) : take_segment(bytes, pool, small);
-    if (options_.limit > 0 && reserved_ > options_.limit) {
-      release_cached();
-      if (reserved_ > options_.limit) {
-        ran_out_ = true;
-        options_.limit = 0;              // the verdict stands; what follows only measures by how much
-      }
-    }
-    reserved_peak_ = std::max(reserved_peak_, reserved_);
+  Block b = best_fit(bytes, pool);
+  if (b == kNone) b = take(bytes, pool);
+  if (b == kNone) {
+    release_cached();
+    b = take(bytes, pool);
   }
-  const std::int64_t rest = blocks_[static_cast<std::size_t>(b)].size - bytes;
-  blocks_[static_cast<std::size_t>(b)].is_free = false;
-  if (small || options_.expandable_segments ? rest >= kMinBlock : rest > kSmallSize) {
-    const Block r = new_node();
-    auto& node = blocks_[static_cast<std::size_t>(b)];
-    auto& other = blocks_[static_cast<std::size_t>(r)];
-    other.size = rest;
-    other.pool = node.pool;
-    other.previous = b;
-    other.next = node.next;
-    other.is_free = true;
-    if (node.next >= 0) blocks_[static_cast<std::size_t>(node.next)].previous = r;
-    node.next = r;
-    node.size = bytes;
-    if (tail_[pool] == b && options_.expandable_segments) tail_[pool] = r;
-    insert_free(r);
+  if (b == kNone) {
+    ran_out_ = true;
+    options_.limit = 0;                    // the verdict stands; what follows only measures by how much
+    b = take(bytes, pool);
   }
-  allocated_ += blocks_[static_cast<std::size_t>(b)].size;
+  const std::int64_t rest = node(b).size - bytes;
+  if (small || options_.expandable_segments ? rest >= kMinBlock : rest > kSmallSize) insert_free(cut(b, bytes));
+  allocated_ += node(b).size;
   allocated_peak_ = std::max(allocated_peak_, allocated_);
   return b;
 }
 
 void CachingAllocator::free(Block block) {
-  auto at = [this](Block b) -> Node& { return blocks_[static_cast<std::size_t>(b)]; };
-  allocated_ -= at(block).size;
-  at(block).is_free = true;
-  const Block next = at(block).next;
-  if (next >= 0 && at(next).is_free) {
+  allocated_ -= node(block).size;
+  give_back(block);
+}
+
+void CachingAllocator::hold(Block block) {
+  allocated_ -= node(block).size;
+  held_.push_back(block);
+}
+
+void CachingAllocator::settle(Block block) {
+  held_.erase(std::find(held_.begin(), held_.end(), block));
+  give_back(block);
+}
+
+void CachingAllocator::give_back(Block block) {
+  if (const Block next = node(block).next; next != kNone && node(next).is_free) {
     remove_free(next);
-    at(block).size += at(next).size;
-    at(block).next = at(next).next;
-    if (at(next).next >= 0) at(at(next).next).previous = block;
-    if (tail_[at(block).pool] == next) tail_[at(block).pool] = block;
-    unused_.push_back(next);
+    absorb_next(block);
   }
-  const Block previous = at(block).previous;
-  if (previous >= 0 && at(previous).is_free) {
+  if (const Block previous = node(block).previous; previous != kNone && node(previous).is_free) {
     remove_free(previous);
-    at(previous).size += at(block).size;
-    at(previous).next = at(block).next;
-    if (at(block).next >= 0) at(at(block).next).previous = previous;
-    if (tail_[at(block).pool] == block) tail_[at(block).pool] = previous;
-    unused_.push_back(block);
+    absorb_next(previous);
     block = previous;
   }
   insert_free(block);

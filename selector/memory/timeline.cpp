@@ -32,8 +32,14 @@ Timeline::Handle Timeline::make(std::int64_t bytes, Term term, int stream) {
   }
   auto& s = storages_[static_cast<std::size_t>(h)];
   s.recorded = false;
-  if (held_first_ < held_.size() && limit_ > 0 && allocator_.allocated() + bytes > limit_) synchronize();
   s.block = allocator_.allocate(bytes, stream);
+  if (allocator_.settled_all() != settled_all_) {   // at the limit the allocator has waited for the device
+    settled_all_ = allocator_.settled_all();
+    for (auto& queue : waiting_) queue.clear();
+    held_.clear();
+    held_first_ = 0;
+    waiting_bytes_ = 0;
+  }
   s.references = 1;
   s.term = term;
   s.stream = static_cast<std::int8_t>(stream);
@@ -50,17 +56,19 @@ void Timeline::drop(Handle h) {
   live_[static_cast<std::size_t>(s.term)] -= size;
   const int stream = s.stream;
   if (s.recorded) {
+    allocator_.hold(s.block);
     held_.push_back({s.block, launches_ + lead_});
     waiting_bytes_ += size;
     waiting_peak_ = std::max(waiting_peak_, waiting_bytes_);
   } else if (delay_[stream] > 0) {
     auto& queue = waiting_[stream];
+    allocator_.hold(s.block);
     queue.push_back(s.block);
     waiting_bytes_ += size;
     waiting_peak_ = std::max(waiting_peak_, waiting_bytes_);
     if (static_cast<int>(queue.size()) > delay_[stream]) {
       waiting_bytes_ -= allocator_.size(queue.front());
-      allocator_.free(queue.front());
+      allocator_.settle(queue.front());
       queue.erase(queue.begin());
     }
   } else {
@@ -73,7 +81,7 @@ void Timeline::advance(int kernels) {
   launches_ += kernels;
   while (held_first_ < held_.size() && held_[held_first_].until <= launches_) {
     waiting_bytes_ -= allocator_.size(held_[held_first_].block);
-    allocator_.free(held_[held_first_++].block);
+    allocator_.settle(held_[held_first_++].block);
   }
   if (held_first_ == held_.size()) {
     held_.clear();

@@ -26,7 +26,7 @@ class Timeline {
   using Handle = std::int32_t;     // a reference-counted storage; -1 = none
   static constexpr Handle kNone = -1;
 
-  explicit Timeline(const CachingAllocator::Options& options) : allocator_(options), limit_(options.limit) {}
+  explicit Timeline(const CachingAllocator::Options& options) : allocator_(options) {}
 
   Handle make(std::int64_t bytes, Term term, int stream = kCompute);  // one reference; kNone for 0 bytes
   Handle share(Handle h) {
@@ -56,7 +56,7 @@ class Timeline {
   Phase phase() const { return phase_; }
   void set_step(int step) { step_ = step; }
 
-  std::int64_t allocated() const { return allocator_.allocated() - waiting_bytes_; }
+  std::int64_t allocated() const { return allocator_.allocated(); }
   std::int64_t allocated_peak() const { return peak_; }
   std::int64_t reserved_peak() const { return allocator_.reserved_peak(); }
   bool ran_out() const { return allocator_.ran_out(); }
@@ -92,7 +92,7 @@ class Timeline {
   int delay_[CachingAllocator::kStreams] = {};
   std::vector<Held> held_;           // in order of release
   std::size_t held_first_ = 0;
-  std::int64_t launches_ = 0, limit_ = 0;
+  std::int64_t launches_ = 0, settled_all_ = 0;
   int lead_ = 0;
   std::int64_t waiting_bytes_ = 0, waiting_peak_ = 0;
   TermBytes live_{}, peak_terms_{};

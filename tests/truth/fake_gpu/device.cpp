@@ -1,6 +1,6 @@
 // Settings (environment): FAKEGPU_DEVICE one of the names below; FAKEGPU_MEMORY_MIB, the device's memory; FAKEGPU_CONTEXT_MIB, what
 // context and libraries take of it (500); FAKEGPU_DEVICES, how many devices there are (8); FAKEGPU_EVENT_LAG, an event is done
-// when so many kernels were launched after it or someone waited (0: at once; -1: only when someone waited); FAKEGPU_LOG, a file
+// when so many launches or events came after it or someone waited (0: at once; -1: only when someone waited); FAKEGPU_LOG, a file
 // that gets a line for each allocation and free of device memory; FAKEGPU_REPORT=1, peaks on stderr at exit.
 #include "device.hpp"
 
@@ -298,7 +298,7 @@ void fakegpu_synchronize() {
   d.finished.store(d.submitted.load());
 }
 
-void fakegpu_record(FakeGpuEvent* event) { event->stamp = device().submitted.load(); }
+void fakegpu_record(FakeGpuEvent* event) { event->stamp = device().submitted.fetch_add(1) + 1; }
 
 bool fakegpu_done(const FakeGpuEvent* event) {
   auto& d = device();
