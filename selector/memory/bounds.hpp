@@ -1,4 +1,4 @@
-// The 95 % bounds of the peak.
+// The 95 % bounds of the peak, by what is known of the code that a job runs.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,12 +10,13 @@ namespace shardfit::memory {
 
 struct Bounds {
   double states = 0.005;       // relative width of a peak made of states: arithmetic
-  double activations = 0.05;   // of one made of activations: rests on how a trainer's code is written
+  double activations = 0.10;   // of one made of activations: rests on how a trainer's code is written
   double below = 0;            // how far a peak may lie below the estimate where the code is known least
   double rest_below = 0;       // the same of its part that is no state
+  std::string known;           // the widest of the classes that the job is in: "read" where all of its code is modelled from source
   std::string why;             // what widens them beyond the usual; "" otherwise
 };
-// Widths by what is known of the job, each the spread of errors over the published runs of that group (docs/memory.md).
+// Widths from the spread of errors over the published runs of each class (tests/truth/bounds_calibration.py; docs/memory.md).
 Bounds bounds_of(const Setup& setup);
 
 // Highest plausible allocated peak of a stage. `with_waiting`: what record_stream holds back counts too (it does for `active`

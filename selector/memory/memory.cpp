@@ -64,6 +64,7 @@ Result estimate(const Request& request, Trace* trace) {
   const auto layouts = pipeline_stages(s, static_cast<std::int64_t>(sizes.order.size()));
   auto& m = r.memory;
   const Bounds bounds = bounds_of(s);
+  r.known = bounds.known;
   std::int64_t high = 0, high_active = 0, low = 0;
   StageResult fullest;
   std::vector<TracePoint> points;
@@ -95,8 +96,8 @@ Result estimate(const Request& request, Trace* trace) {
   m.allocated_peak_high = std::max(high_active, m.allocated_peak);
   // The verdict rests on what is needed: cached segments are given back before a job runs out. What nvidia-smi shows may lie above
   // that, up to the capacity.
-  high = std::max(high, m.allocated_peak) + over.total();
-  r.needed_low = static_cast<double>(low + over.total());
+  high = std::max(high, m.allocated_peak) + over.most;
+  r.needed_low = static_cast<double>(low + over.least);
   r.needed_high = static_cast<double>(high);
   m.device_peak_high = std::max(high, m.device_peak);
   m.phase = name_of(fullest.phase);

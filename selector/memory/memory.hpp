@@ -35,6 +35,7 @@ struct Result {
   std::string fits;                      // yes | no | unsure
   std::string why;                       // one sentence for "no" and "unsure": which limit, by how much
   double capacity_bytes = 0;             // what the device gives; 0 = unknown
+  std::string known;                     // how much of the job's code is modelled: the class of its bounds (bounds.hpp)
   double needed_low = 0, needed_high = 0;   // 95 % bounds of what the device must give, cached segments given back: the verdict's
   std::vector<std::string> assumed;
 };

@@ -71,7 +71,6 @@ bool saved(const Tape& tape, int tensor) { return tape.tensors[static_cast<std::
 std::int64_t peak_of(const Setup& s, const Tape& tape, Keeps how) {
   Timeline timeline(kTight);
   TapeRunner run(timeline);
-  run.gradients_leave = s.gradients_leave();
   run.gradients_leave = true;  // at the least
   Saved kept;
   std::vector<Timeline::Handle> weights;
@@ -221,7 +220,7 @@ Outlook outlook(const Request& request) {
     o.least = std::max(o.least, static_cast<double>(low_bound(bounds, stage)));
     o.likely = std::max(o.likely, static_cast<double>(bytes.all));
   }
-  o.least += static_cast<double>(over.total());
+  o.least += static_cast<double>(over.least);
   o.likely += static_cast<double>(over.total());
   return o;
 }

@@ -1,6 +1,7 @@
 #include "selector/memory/overheads.hpp"
 
 #include "selector/hardware/device.hpp"
+#include "selector/memory/communicators.hpp"
 
 namespace shardfit::memory {
 
@@ -8,12 +9,18 @@ Overheads overheads_of(const Setup& s) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   Overheads o;
   if (s.device.is_cpu) return o;
-  // 1343 MiB with every module loaded (transformers' performance guide: V100, CUDA 11.2); 0.4-0.6 GiB with lazy loading (CUDA 11.7
-  // and later). Cards before Ampere in published runs date from the time before it.
+  // Every module loaded: 1343 MiB (transformers' performance guide: V100, CUDA 11.2). Since torch 1.13 modules load when first used
+  // (pytorch PR 86509): 426 MiB for an empty context (unslothai/unsloth-zoo PR 1053: Ada, torch 2.10), at most 0.92 GiB with the kernels of
+  // a training loop (least nvidia-smi minus allocated over the single-GPU runs of fms-acceleration); the estimate lies between.
+  constexpr double kEmpty = 0.42, kLoop = 0.92, kEager = 1.3;
   const double cc = s.device.compute_capability_number();
-  o.context = static_cast<std::int64_t>((cc > 0 && cc < 8 ? 1.3 : 0.5) * kGiB);
-  // Calibrated over the fms-acceleration runs: smallest nvidia-smi minus allocated of FSDP runs less that of single-GPU runs.
-  if (s.gpus > 1) o.communicators = static_cast<std::int64_t>(0.8 * kGiB);
+  const bool old_card = cc > 0 && cc < 8 && s.torch_date == kNewest && s.job.software_cuda.empty();   // published runs on them date from before
+  const bool eager = s.torch_date < 20221028 || old_card;
+  o.context = static_cast<std::int64_t>((eager ? kEager : (kEmpty + kLoop) / 2) * kGiB);
+  const auto nccl = communicator_bytes(s);
+  o.communicators = nccl.likely;
+  o.least = static_cast<std::int64_t>((eager && !old_card ? 1.0 : kEmpty) * kGiB) + nccl.least;
+  o.most = static_cast<std::int64_t>((eager ? kEager : kLoop) * kGiB) + nccl.likely;
   // What torch reports as a card's memory: H100 79.1 of 79.65 GiB; A100 79.15 of 80 and 39.59 of 40 GiB.
   o.driver_reserve = static_cast<std::int64_t>(cc >= 8 && cc < 8.05 ? 0.0106 * s.device.memory_bytes() : 0.55 * kGiB);
   return o;

@@ -52,6 +52,7 @@ nlohmann::ordered_json estimate_case(const Case& c, const std::string& folder) {
     out["fits"] = r.fits;
     out["capacity"] = r.capacity_bytes;
     out["why"] = r.why;
+    out["known"] = r.known;
     out["assumed"] = r.assumed;
   } catch (const Error& e) {
     out["error"] = {{"code", e.code}, {"where", e.where}, {"message", e.message}, {"remedy", e.remedy}};
