@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "selector/hardware/device.hpp"
 #include "selector/memory/bounds.hpp"
@@ -112,7 +113,8 @@ class Floor {
   Bytes resting(const StageLayout& layout) const {
     const bool sharded = s_.stage == 3;
     GatherUnit all;
-    std::int64_t bytes = workspace_bytes(s_), parameters = 0, states = 0, certain = 0;
+    const auto fixed_blocks = fixed_buffers(s_);
+    std::int64_t bytes = std::accumulate(fixed_blocks.begin(), fixed_blocks.end(), std::int64_t{0}), parameters = 0, states = 0, certain = 0;
     const auto add = [&](const UnitSizes& u) {
       all.add(u);
       parameters += sharded ? u.rest_shard_bytes : u.rest_bytes;

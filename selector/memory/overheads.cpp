@@ -1,5 +1,7 @@
 #include "selector/memory/overheads.hpp"
 
+#include <algorithm>
+
 #include "selector/hardware/device.hpp"
 #include "selector/memory/communicators.hpp"
 
@@ -24,6 +26,28 @@ Overheads overheads_of(const Setup& s) {
   // What torch reports as a card's memory: H100 79.1 of 79.65 GiB; A100 79.15 of 80 and 39.59 of 40 GiB.
   o.driver_reserve = static_cast<std::int64_t>(cc >= 8 && cc < 8.05 ? 0.0106 * s.device.memory_bytes() : 0.55 * kGiB);
   return o;
+}
+
+std::vector<std::int64_t> fixed_buffers(const Setup& s) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  std::vector<std::int64_t> blocks;
+  if (!s.device.is_cpu) {
+    // aten/src/ATen/cuda/CublasHandlePool.cpp: :4096:2:16:8 = 8.125 MiB, on sm_90 :4096:8 = 32 MiB, for each handle and stream. Handles
+    // belong to threads: the loop's forward has one, autograd's backward another (checked on torch 2.4, 2.6 and 2.11).
+    const double cc = s.device.compute_capability_number();
+    const std::int64_t workspace = cc >= 9 && cc < 10 ? 32 * kMiB : 8 * kMiB + kMiB / 8;
+    if (s.engine == Engine::kMegatron) {
+      // CUBLAS_WORKSPACE_CONFIG=:4096:8 of its launch scripts for both, and Transformer Engine's own by architecture (its goldens: +24 MiB on Hopper)
+      blocks = {64 * kMiB + (cc >= 9 ? 32 * kMiB : 8 * kMiB + kMiB / 8)};
+    } else {
+      blocks = {workspace, workspace};
+    }
+  }
+  std::int64_t table = 0;
+  if (s.model.rope_theta > 0) table = s.model.max_positions * s.model.attention.head_dim * 4 * 2;
+  if (s.model.family == "gpt_bigcode") table = s.model.max_positions * s.model.max_positions;   // its causal mask
+  blocks.push_back(std::min<std::int64_t>(table, 64 * kMiB));
+  return blocks;
 }
 
 }  // namespace shardfit::memory

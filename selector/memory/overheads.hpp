@@ -1,6 +1,7 @@
-// What fills a device beside torch's allocator: CUDA context, communicators, what the driver keeps.
+// What fills a device besides the job's tensors: CUDA context, communicators, what the driver keeps; cuBLAS workspaces and tables.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "selector/memory/setup.hpp"
 
@@ -14,5 +15,8 @@ struct Overheads {
   std::int64_t total() const { return context + communicators; }
 };
 Overheads overheads_of(const Setup& setup);
+
+// Blocks that torch's allocator holds from the first step to the last: cuBLAS workspaces by architecture, rotary tables, causal masks.
+std::vector<std::int64_t> fixed_buffers(const Setup& setup);
 
 }  // namespace shardfit::memory

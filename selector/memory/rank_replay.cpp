@@ -6,6 +6,7 @@
 
 #include "selector/hardware/device.hpp"
 #include "selector/memory/host_terms.hpp"
+#include "selector/memory/overheads.hpp"
 
 namespace shardfit::memory {
 namespace {
@@ -153,7 +154,7 @@ class RankReplay {
     } else if (!s_.offload_parameters) {
       for (auto b : mine) t_.make(b, Term::kParameters);
     }
-    t_.make(workspace_bytes(s_), Term::kBuffers);
+    for (const auto bytes : fixed_buffers(s_)) t_.make(bytes, Term::kBuffers);
     trained_ = all.trained;
     trained_mine_ = s_.stage >= 1 ? all.trained_shard : all.trained;
     const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_));
@@ -529,17 +530,6 @@ ModelSizes model_sizes(const Setup& s) {
   m.encoder_blocks = s.model.encoder_decoder ? static_cast<std::int64_t>(m.order.size()) : 0;
   for (const auto& run : s.model.body) m.order.insert(m.order.end(), static_cast<std::size_t>(run.count), run.block);
   return m;
-}
-
-std::int64_t workspace_bytes(const Setup& s) {
-  // cuBLAS: 8.125 MiB before Hopper, 32 MiB since (aten/src/ATen/cuda/CublasHandlePool.cpp)
-  const double cc = s.device.compute_capability_number();
-  std::int64_t bytes = cc >= 9 ? 32 * kMiB : 8 * kMiB + kMiB / 8;
-  if (s.engine == Engine::kMegatron) bytes += 64 * kMiB;   // CUBLAS_WORKSPACE_CONFIG=:4096:8 of its launch scripts: 32 MiB a handle, two streams
-  std::int64_t head_dim = s.model.attention.head_dim, rope = 0;
-  if (s.model.rope_theta > 0) rope = s.model.max_positions * head_dim * 4 * 2;
-  if (s.model.family == "gpt_bigcode") rope = s.model.max_positions * s.model.max_positions;   // its causal mask
-  return bytes + std::min<std::int64_t>(rope, 64 * kMiB);
 }
 
 StageResult replay_rank(const Setup& setup, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options) {

@@ -47,7 +47,4 @@ struct ReplayOptions {
 
 StageResult replay_rank(const Setup& setup, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options);
 
-// Bytes of a fixed kind that torch's allocator holds: rotary tables, causal masks, cuBLAS workspaces by architecture.
-std::int64_t workspace_bytes(const Setup& setup);
-
 }  // namespace shardfit::memory
