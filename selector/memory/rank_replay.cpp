@@ -390,7 +390,7 @@ class RankReplay {
     if (layout_.first && s_.model.vocabulary > 0 && embedding_trains()) {
       const auto rows = s_.padded_vocabulary() / s_.tp;
       const Handle table = t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients);
-      if (tied_head_ && !root_weights.empty()) t_.drop(table);     // added to the head's gradient of the same table
+      if (tied_head_ && layout_.last && (!gather_root || !root_weights.empty())) t_.drop(table);   // added to the head's gradient of the same table
       else root_weights.push_back(table);
     }
     if (!gather_root) sharder_->reduce_root(0, embedding_, root_weights);
