@@ -117,8 +117,8 @@ struct LossWriter {
     soft.gradients.push(tape.bytes(z));
     soft.saves.push(static_cast<int>(tape.tensors.size()));
     // Loss over a vocabulary that tensor parallelism splits (torch/distributed/tensor/parallel/loss.py): written out, with one copy
-    // more in either direction: the shifted logits, exp of the result.
-    if (s.tp > 1) soft.forward_temporary = soft.backward_temporary = tape.bytes(z);
+    // more in either direction: the shifted logits, exp of the result. A traced graph lets go of each as soon as it is used.
+    if (s.tp > 1 && s.graph == Setup::Graph::kNone) soft.forward_temporary = soft.backward_temporary = tape.bytes(z);
     z = emit(soft, tape.bytes(z));
     TapeOp nll;
     nll.name = "nll";
@@ -174,6 +174,12 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
     hidden = tape.add(gather, n * h * A);
   }
   tape.tensors[static_cast<std::size_t>(hidden)].hold = true;
+  if (s.autocast && A == 2 && tape.bytes(hidden) > n * h * A) {
+    TapeOp cast;
+    cast.name = "autocast";
+    cast.in.push(hidden);
+    hidden = tape.add(cast, n * h * A);
+  }
   const std::int64_t V = s.padded_vocabulary() / s.tp;
   const std::int64_t E = n * V;
   const int weight = op.params.empty() ? -1 : op.params[0];
@@ -193,6 +199,7 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
     if (trained) {
       product.saves.push(hidden);
       product.weights.push({-2, s.dialect.weight_gradient_fused ? 0 : wg});
+      if (s.autocast_cache && s.weight_gradient_bytes > A) product.backward_temporary = V * h * A;   // before its cast to fp32
     }
     // Calibrated over the nf4 rows of litgpt's tables (nine models): bitsandbytes stands in for every nn.Linear, the output projection
     // too, and one more table in compute format is alive around the loss than weights and activations explain.
@@ -216,6 +223,8 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
       end = loss.logits_loss(logits, n, E);
     }
   }
+  const int at = tape.projection >= 0 ? tape.projection : static_cast<int>(tape.ops.size()) - 1;
+  tape.modules.push_back({at, at + 1, std::vector<int>(op.params.begin(), op.params.end())});
   tape.finish(tape.input, end);
   return tape;
 }

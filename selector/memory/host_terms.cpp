@@ -25,10 +25,7 @@ struct Share {
 
 Share share_of(const Setup& s, const ModelSizes& sizes) {
   Share share;
-  // On the host even what is too small to be sharded on the device lies in parts (ZeRO-3: the persistence threshold is the device's).
-  const double whole_there = s.stage == 3 && s.shard > 1 ? s.parameter_bytes * (1 - 1 / static_cast<double>(s.shard)) : 0;
   const auto add = [&](const UnitSizes& u, double part) {
-    share.resting -= part * whole_there * static_cast<double>(u.persistent);
     share.trained += part * static_cast<double>(s.stage >= 1 ? u.trained_shard : u.trained);
     share.resting += part * static_cast<double>(s.stage == 3 ? u.rest_shard_bytes : u.rest_bytes);
     share.largest = std::max(share.largest, static_cast<double>(u.largest));
@@ -78,7 +75,7 @@ bool zero_pins(const Setup& s, const char* section) {  // both default to true s
   return v && v->is_boolean() ? v->get<bool>() : s.plan.offload.pin.value_or(true);
 }
 
-double sub_group(const Setup& s) { return std::clamp(s.sub_group > 0 ? s.sub_group : 1e9, 1.0, 1e18); }
+double sub_group(const Setup& s) { return std::clamp(s.zero.sub_group > 0 ? s.zero.sub_group : 1e9, 1.0, 1e18); }
 
 void zero3(Terms& terms, const Setup& s, const Share& share) {
   const auto& o = s.plan.offload;

@@ -39,6 +39,31 @@ bool TapeWriter::recomputed(const model::Op& op) const {
   return false;
 }
 
+// The module whose forward the operators [first, last) are, with the containers that its name shows and that the one before did not.
+void TapeWriter::add_module(std::size_t first, std::size_t last, int first_op) {
+  const auto& op = block.ops[first];
+  const bool called = op.kind == OpKind::kActivation || op.kind == OpKind::kGatedActivation || op.kind == OpKind::kDropout;
+  if (!called && op.params.empty() && op.kind != OpKind::kLinear) return;   // a function
+  const auto dot = op.module.rfind('.');
+  std::string parent = dot == std::string::npos ? "" : op.module.substr(0, dot);
+  if (!parent.empty() && parent != container_) tape.modules.push_back({first_op, first_op, {}, true});
+  container_ = std::move(parent);
+  const bool inside = !container_.empty();
+  TapeModule module{first_op, static_cast<int>(tape.ops.size()), {}, false, inside};
+  for (std::size_t k = first; k < last; ++k) {
+    module.parameters.insert(module.parameters.end(), block.ops[k].params.begin(), block.ops[k].params.end());
+    if (unit.adapter[k] == 0) continue;
+    module.parameters.push_back(static_cast<int>(block.parameters.size() + k));
+    for (int i = 0; i < 4; ++i) tape.modules.push_back({first_op, first_op, {}, false, inside});   // PEFT: the layer it wraps, dropout, lora_A, lora_B
+  }
+  if (op.kind == OpKind::kGatedActivation && module.parameters.empty() && !tape.modules.back().container) {   // act(gate) runs before up
+    const TapeModule& up = tape.modules.back();
+    tape.modules.insert(tape.modules.end() - 1, {up.first, up.first, {}, false, up.inside});
+    return;
+  }
+  tape.modules.push_back(std::move(module));
+}
+
 Tape TapeWriter::write() {
   const auto& in = block.tensors[static_cast<std::size_t>(block.input)];
   Meta x;
@@ -46,7 +71,7 @@ Tape TapeWriter::write() {
   x.width = in.width;
   x.bytes = R;
   x.sharded = s.sequence_parallel;
-  of[static_cast<std::size_t>(block.input)] = tape.tensor(x.size(), true);
+  of[static_cast<std::size_t>(block.input)] = tape.tensor(x.size(), !shape.frozen_input);
   meta.push_back(x);
   const int input = of[static_cast<std::size_t>(block.input)];
 
@@ -64,11 +89,14 @@ Tape TapeWriter::write() {
     meta.push_back(m);
   }
 
+  tape.modules.push_back({0, 0, {}, true});   // the block itself
   std::size_t k = 0;
   while (k < block.ops.size()) {
     const auto& op = block.ops[k];
     std::size_t next = k + 1;
+    const int first_op = static_cast<int>(tape.ops.size());
     if (op.kind == OpKind::kLinear && packed_projection(k, next)) {
+      add_module(k, next, first_op);
       k = next;
       continue;
     }
@@ -305,6 +333,7 @@ Tape TapeWriter::write() {
         break;
       }
     }
+    add_module(k, next, first_op);
     k = next;
   }
   tape.finish(input, of[static_cast<std::size_t>(block.output)]);

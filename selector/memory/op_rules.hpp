@@ -2,6 +2,7 @@
 // code. One rule a kind of operator.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "selector/memory/setup.hpp"
@@ -15,6 +16,7 @@ struct BlockShape {
   std::int64_t encoder_tokens = 0;  // positions of the encoder's output, in a decoder block
   std::int64_t sequences = 1;
   std::int64_t sequence = 0;        // positions of one sequence
+  bool frozen_input = false;        // nothing before the block is trained, so what comes in has no gradient
 };
 
 Tape block_tape(const Setup& setup, const model::Block& block, const UnitSizes& unit, const BlockShape& shape);
@@ -49,6 +51,15 @@ class TapeWriter {
   int attention_core(const model::AttentionShape& shape, int q, int k, int v);
   int experts(const model::Op& op, int x, int weights);
   bool packed_projection(std::size_t first, std::size_t& next);
+  int cast(int x, const Meta& to, const char* name);
+  // lora_rules.cpp
+  bool scales_input(const model::Op& op) const;
+  int scaled_input(const model::Op& op, int x);
+  int scaled_output(const model::Op& op, int y);
+  int lora_dropout(int x, const Meta& m);
+  int lora(std::size_t index, int x, int y, std::int64_t in_features);
+  int dora(const model::Op& op, int x, int y, int v, std::int64_t weight);
+  int packed_lora(std::size_t first, int x, int y);
   std::int64_t weight_gradient(std::int64_t elements) const;
   bool trains(int parameter) const { return parameter >= 0 && unit.roles[static_cast<std::size_t>(parameter)].trainable; }
 
@@ -62,6 +73,8 @@ class TapeWriter {
   int A, R;                                 // bytes of an activation and of the residual stream
   bool recomputed(const model::Op& op) const;  // by selective checkpointing of modules
   bool recomputing_ = false;                // of the operator that is being written
+  void add_module(std::size_t first, std::size_t last, int first_op);
+  std::string container_;                   // of the module written last
   int matmuls = 0;                          // for the selective policy
 };
 

@@ -1,6 +1,7 @@
 // One job on one plan with every default filled in: the numbers that the rules of selector/memory work with.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "selector/job/plan.hpp"
 #include "selector/memory/memory.hpp"
 #include "selector/memory/profile.hpp"
+#include "selector/memory/zero_settings.hpp"
 #include "selector/model/model.hpp"
 
 namespace shardfit::memory {
@@ -18,6 +20,7 @@ struct Adapters {
   bool any = false;
   std::int64_t rank = 8;
   bool dropout = false, dora = false, ia3 = false;
+  bool dora_again = false;              // DoRA computes the base product anew (PEFT before 0.14)
   int bytes = 2;                        // of an adapter weight
   bool own_units = true;                // wrapped apart from the block (PEFT); false: share its flat parameter (litgpt)
 };
@@ -68,6 +71,10 @@ struct Setup {
   std::int64_t checkpoint_every = 1;
   std::vector<std::string> recomputed_modules;   // with kSelectiveModules
   bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true, policy_keeps_attention = true;   // torchtitan's save list at its version
+  bool policy_keeps_every = false;      // ... without the rule of every second matmul
+  bool policy_keeps_experts = true, policy_keeps_exchange = false;   // grouped matmuls; results of all-to-all
+  // torchtitan's graph_trainer: one traced graph, run operator by operator on one stream or as a CUDA graph with a pool of its own
+  enum class Graph : std::uint8_t { kNone, kOneStream, kCudaGraph } graph = Graph::kNone;
   bool reentrant = false;
   bool offload_parameters = false, offload_gradients = false, offload_optimizer = false, offload_activations = false;
 
@@ -77,6 +84,7 @@ struct Setup {
   std::int64_t galore_rank = 0;
   bool states_on_device = true;
   bool in_backward = false;
+  bool low_bit_wide_embeddings = false; // their states stay fp32
   bool low_bit_step = false;            // torchao's 8- and 4-bit optimizers
   bool gradients_persist = false;       // zero_grad writes zeros instead of letting go (torch before 2.0)
 
@@ -87,17 +95,12 @@ struct Setup {
   std::int64_t gathers_in_flight = 2;   // frees that wait for an event (FSDP1)
   bool prefetch_backward = true;
 
-  // DeepSpeed, in elements
-  double reduce_bucket = 0, allgather_bucket = 0, prefetch_bucket = 0, max_live = 0, persistence = 0, sub_group = 0, max_reuse = 0;
-  bool overlap_comm = false, contiguous_gradients = true;
-  bool consolidates_on_save = false;    // stage3_gather_16bit_weights_on_model_save
+  ZeroSettings zero;                    // DeepSpeed, and engines that work like it
 
   std::vector<std::string> assumed;
 
   std::int64_t block_unit(std::int64_t block) const { return block / unit_blocks; }
   std::int64_t padded_vocabulary() const;
-  // stage3.py and stage_1_and_2.py: a hook on each parameter's gradient accumulator copies the gradient into the bucket and lets go of it
-  bool gradients_leave() const { return engine == Engine::kZero && stage >= 2 && contiguous_gradients; }
 };
 
 // Throws Error for combinations that the framework refuses.
@@ -111,5 +114,8 @@ LossRules loss_rules(const Setup& setup);
 
 // Whether `name` ("model.layers.3.mlp.up_proj") is meant by a list of module names or prefixes as users write them.
 bool names_module(const std::vector<std::string>& patterns, const std::string& module, const std::string& full_name);
+
+// The model with kinds of its own for layers that a partial method names by number; nothing where it names none.
+std::optional<model::Model> numbered_layers(const job::Job& job, const model::Model& model);
 
 }  // namespace shardfit::memory

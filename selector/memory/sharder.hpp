@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "selector/memory/setup.hpp"
+#include "selector/memory/tape.hpp"
 #include "selector/memory/timeline.hpp"
 #include "selector/memory/unit_sizes.hpp"
 
@@ -20,8 +21,27 @@ struct GatherUnit {
   void add(const UnitSizes& u);
 };
 
+// The model as a rank walks through it, in the order of the forward; what ZeRO traces.
+struct ModelWalk {
+  struct Step {
+    const Tape* tape = nullptr;
+    const model::Block* block = nullptr;
+    const UnitSizes* sizes = nullptr;
+    int kind = 0;                     // equal blocks have the same number
+    bool recomputed = false;          // its forward runs again in backward
+    bool replayed = false;            // its operations are replayed, not only what they leave
+  };
+  std::vector<Step> blocks;
+  const UnitSizes* embedding = nullptr;   // null on a rank that has none
+  const UnitSizes* head = nullptr;
+  const Tape* head_tape = nullptr;
+};
+
+enum class Pass : std::uint8_t { kForward, kRecompute, kBackward };
+
 class Sharder {
  public:
+  static constexpr std::size_t kHead = ~std::size_t{0};   // in place of a block's number
   using Handles = std::vector<Timeline::Handle>;
 
   Sharder(const Setup& setup, Timeline& timeline) : s_(setup), t_(timeline) {}
@@ -38,9 +58,24 @@ class Sharder {
   virtual void gather_root(int key, const GatherUnit& unit, bool in_backward = false) { (void)key, (void)unit, (void)in_backward; }
   virtual void release_root(int key) { (void)key; }
   virtual void reduce_root(int key, const GatherUnit& unit, Handles& weights) = 0;
+  // Engines that follow modules rather than units. A replayed pass is followed by the watcher (null = nobody follows it); for a pass
+  // whose operations are not replayed `pass_by` stands for all of its modules.
+  virtual void prepare(const ModelWalk& walk) { (void)walk; }
+  virtual void begin_micro_step(bool last) { (void)last; }    // last: the optimizer steps after it
+  virtual void begin_backward() {}
+  virtual bool takes_gradients() const { return false; }      // of the backward that follows, one by one as they are made
+  virtual ModuleWatcher* watch(std::size_t block, Pass pass) {
+    (void)block, (void)pass;
+    return nullptr;
+  }
+  virtual void pass_by(std::size_t block, Pass pass) { (void)block, (void)pass; }
+  virtual void begin_embedding_backward() {}
+  // Before the optimizer: the gradient's norm, its copy in the format of the update. What is returned lives through the update.
+  virtual Handles before_update() { return {}; }
+  virtual void after_update() {}
   virtual void end_forward() {}       // the root module has returned
   virtual void end_backward() {}
-  void zero_gradients();
+  virtual void zero_gradients();
 
   std::vector<GatherUnit> units;      // blocks of this rank, in order
 

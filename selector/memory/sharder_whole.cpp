@@ -5,7 +5,7 @@
 namespace shardfit::memory {
 namespace {
 
-// Data parallel without sharded parameters: DDP, ZeRO-0 to 2, Megatron. Gradients stay as autograd made them, or go to buffers.
+// Data parallel without sharded parameters: DDP, ZeRO-0, Megatron. Gradients stay as autograd made them, or go to buffers.
 class WholeParameters final : public Sharder {
  public:
   using Sharder::Sharder;
@@ -17,25 +17,14 @@ class WholeParameters final : public Sharder {
     // Megatron's main gradient buffer; its FSDP shards it from "optim_grads" (stage 2) on
     if (s_.engine == Engine::kMegatron)
       t_.make(static_cast<std::int64_t>(static_cast<double>(s_.stage >= 2 ? all.trained_shard : all.trained) * s_.gradient_bytes), Term::kGradients);
-    if (s_.engine == Engine::kZero && (s_.stage == 2 || (s_.stage == 1 && s_.colossal))) {
-      const double bucket = std::min(s_.reduce_bucket, static_cast<double>(all.trained));
-      const int count = s_.overlap_comm ? 2 : 1;
-      for (int i = 0; i < count; ++i) t_.make(static_cast<std::int64_t>(bucket * 2), Term::kReduceBuffers);
-    }
   }
-  void after_backward(std::size_t unit, Handles& weights) override { settle(unit, units[unit], weights); }
-  void reduce_root(int key, const GatherUnit& unit, Handles& weights) override { settle(kRoot + static_cast<std::size_t>(key), unit, weights); }
+  void after_backward(std::size_t unit, Handles& weights) override { settle(unit, weights); }
+  void reduce_root(int key, const GatherUnit&, Handles& weights) override { settle(kRoot + static_cast<std::size_t>(key), weights); }
 
  private:
-  void settle(std::size_t key, const GatherUnit& unit, Handles& weights) {
+  void settle(std::size_t key, Handles& weights) {
     if (s_.engine == Engine::kMegatron) {      // added to the main buffer at once
       drop_all(weights);
-      return;
-    }
-    if (s_.engine == Engine::kZero && s_.stage == 2) {
-      drop_all(weights);
-      if (!has(key) && unit.trained > 0 && !s_.offload_gradients && !s_.offload_optimizer)
-        put(key, t_.make(static_cast<std::int64_t>(static_cast<double>(unit.trained_shard) * (s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes)), Term::kGradients));
       return;
     }
     keep(key, weights);

@@ -69,14 +69,35 @@ void Tape::finish(int input_tensor, int output_tensor) {
     for (int i : op.in) use(i, k);
     if (op.out >= 0) use(op.out, k);
     for (int i : op.more_outs) use(i, k);
-    for (int i : op.saves) tensors[static_cast<std::size_t>(base(i))].is_saved = true;
+    for (int i : op.saves) {
+      use(i, k);                         // an operator may keep what only an earlier one has read (the part of a gathered sequence)
+      tensors[static_cast<std::size_t>(base(i))].is_saved = true;
+    }
     if (!op.saves.empty() || !op.extra.empty()) last_saving_op = k;
   }
   for (std::size_t t = 0; t < tensors.size(); ++t)
     if (tensors[t].hold) tensors[t].last_use = n;
   tensors[static_cast<std::size_t>(output)].last_use = n + 1;
+  input_gradient = gradient_of_input();
   std::sort(context.begin(), context.end());
   context.erase(std::unique(context.begin(), context.end()), context.end());
+}
+
+// As TapeRunner::backward finds it: the first gradient that is made decides, later ones are added to it.
+std::int64_t Tape::gradient_of_input() const {
+  std::vector<std::int64_t> sizes(tensors.size(), 0);
+  sizes[static_cast<std::size_t>(output)] = bytes(output);
+  for (std::size_t k = ops.size(); k-- > 0;) {
+    const auto& op = ops[k];
+    if (!op.needs_gradient) continue;
+    const std::int64_t out = sizes[static_cast<std::size_t>(op.out)];
+    for (int j = 0; j < op.in.count; ++j) {
+      auto& size = sizes[static_cast<std::size_t>(op.in.values[j])];
+      const std::int64_t b = op.gradients.values[j];
+      if (size == 0 && b != kNoGradient) size = b == kPass ? out : b;
+    }
+  }
+  return sizes[static_cast<std::size_t>(input)];
 }
 
 std::int64_t Tape::saved_bytes() const {
@@ -98,7 +119,14 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
     saved->by_op.resize(tape.ops.size());
     for (auto& list : saved->by_op) list.clear();
   }
+  std::size_t next_module = 0, open_module = tape.modules.size();
   for (int k = 0; k < end; ++k) {
+    if (watcher)
+      for (; next_module < tape.modules.size() && tape.modules[next_module].first <= k; ++next_module) {
+        if (tape.modules[next_module].first == tape.modules[next_module].last) continue;
+        open_module = next_module;
+        watcher->enter(open_module);
+      }
     const auto& op = tape.ops[static_cast<std::size_t>(k)];
     const Term term = op.term == Term::kActivations ? how.term : op.term;
     const auto temporary = timeline_.make(op.forward_temporary, Term::kTemporaries);
@@ -106,7 +134,7 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
     if (op.more_outs.empty()) {
       const int base = tape.base(op.out);
       if (base != op.out) {
-        at(op.out) = timeline_.share(at(base));
+        at(op.out) = timeline_.share(at(op.in.values[0]));   // a view of what it reads, whose own base may be gone
       } else if (at(op.out) < 0) {
         if (!how.collect_policy && how.kept && op.kept_by_policy && (*how.kept)[static_cast<std::size_t>(op.out)] >= 0) {
           at(op.out) = (*how.kept)[static_cast<std::size_t>(op.out)];
@@ -140,6 +168,10 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
     for (int t : op.in) let_go(t);
     let_go(op.out);
     for (int t : op.more_outs) let_go(t);
+    if (open_module < tape.modules.size() && tape.modules[open_module].last == k + 1) {
+      watcher->leave(open_module);
+      open_module = tape.modules.size();
+    }
   }
   const Timeline::Handle y = live_[static_cast<std::size_t>(tape.output)];
   live_[static_cast<std::size_t>(tape.output)] = Timeline::kNone;
@@ -192,10 +224,19 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
   grad_.assign(tape.tensors.size(), Timeline::kNone);
   auto at = [this](int t) -> Timeline::Handle& { return grad_[static_cast<std::size_t>(t)]; };
   at(tape.output) = gy;
+  std::size_t module = tape.modules.size(), open_module = module;
   for (int k = static_cast<int>(tape.ops.size()) - 1; k >= 0; --k) {
     const auto& op = tape.ops[static_cast<std::size_t>(k)];
     if (k == tape.projection && before_projection) before_projection();
     if (!op.needs_gradient) continue;
+    if (watcher) {
+      while (module > 0 && (tape.modules[module - 1].first > k || tape.modules[module - 1].first == tape.modules[module - 1].last)) --module;
+      if (module > 0 && tape.modules[module - 1].last > k && module - 1 != open_module) {
+        if (open_module < tape.modules.size()) watcher->leave(open_module);
+        open_module = module - 1;
+        watcher->enter(open_module);
+      }
+    }
     const Timeline::Handle out = at(op.out);
     at(op.out) = Timeline::kNone;
     const auto temporary = timeline_.make(op.backward_temporary, Term::kTemporaries);
@@ -217,7 +258,10 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
     }
     timeline_.drop(temporary);
     if (gradients_leave) {
-      for (std::size_t i = before; i < weights.size(); ++i) timeline_.drop(weights[i]);
+      for (std::size_t i = before; i < weights.size(); ++i) {
+        if (watcher) watcher->take(weights[i]);
+        else timeline_.drop(weights[i]);
+      }
       weights.resize(before);
     }
     timeline_.launch(kKernelsBackward);
@@ -247,7 +291,12 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
         timeline_.drop(made[j]);
       }
     }
+    if (open_module < tape.modules.size() && tape.modules[open_module].first == k) {
+      watcher->leave(open_module);
+      open_module = tape.modules.size();
+    }
   }
+  if (open_module < tape.modules.size()) watcher->leave(open_module);
   const Timeline::Handle gx = at(tape.input);
   at(tape.input) = Timeline::kNone;
   for (auto h : grad_) timeline_.drop(h);
@@ -271,7 +320,9 @@ Timeline::Handle TapeRunner::backward_kept_only(const Tape& tape, Saved& saved, 
     timeline_.drop(gy);
     return Timeline::kNone;
   }
-  return gy;
+  if (tape.input_gradient == tape.bytes(tape.output)) return gy;
+  timeline_.drop(gy);
+  return timeline_.make(tape.input_gradient, Term::kActivationGradients);
 }
 
 }  // namespace shardfit::memory

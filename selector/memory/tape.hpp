@@ -51,6 +51,14 @@ struct TapeOp {
   Term term = Term::kActivations;
 };
 
+// A module of the model's code that a block calls: the operations of its forward and the parameters it owns.
+struct TapeModule {
+  int first = 0, last = 0;              // operations [first, last); equal = none of its own
+  std::vector<int> parameters;          // numbers of the block's parameters; beyond those: the adapter of the operator so many further on
+  bool container = false;               // calls the modules after it that are inside
+  bool inside = false;
+};
+
 class Tape {
  public:
   struct TensorInfo {
@@ -63,9 +71,11 @@ class Tape {
   };
   std::vector<TensorInfo> tensors;
   std::vector<TapeOp> ops;
+  std::vector<TapeModule> modules;      // in the order of the forward
   int input = -1, output = -1;
   int last_saving_op = -1;              // an early-stopping recompute ends here
   std::vector<int> context;             // tensors that outlive their backward, in attributes of a custom autograd function
+  std::int64_t input_gradient = 0;      // bytes of what the backward returns (set by finish)
   int projection = -1;                  // of a head: the operation that makes the logits
 
   int tensor(std::int64_t bytes, bool requires_gradient = true);
@@ -78,6 +88,9 @@ class Tape {
   int add(TapeOp op, std::int64_t out_bytes);
   void finish(int input_tensor, int output_tensor);
   std::int64_t saved_bytes() const;     // kept between forward and backward, without the input
+
+ private:
+  std::int64_t gradient_of_input() const;
 };
 
 // What a forward left for its backward.
@@ -86,12 +99,22 @@ struct Saved {
   bool flat = false;
 };
 
+// Told of each module of a tape that runs and of each weight's gradient: ZeRO gathers and reduces at these moments.
+class ModuleWatcher {
+ public:
+  virtual ~ModuleWatcher() = default;
+  virtual void enter(std::size_t module) = 0;
+  virtual void leave(std::size_t module) = 0;
+  virtual void take(Timeline::Handle gradient) = 0;   // as soon as autograd has made it; the watcher lets go of it
+};
+
 class TapeRunner {
  public:
   explicit TapeRunner(Timeline& timeline) : timeline_(timeline) {}
 
   // A hook takes each weight's gradient as soon as autograd has made it, and lets go of it (ZeRO-2 and 3: copied into the bucket).
   bool gradients_leave = false;
+  ModuleWatcher* watcher = nullptr;     // of the tape that runs next
 
   struct Forward {
     bool save = true;                   // keep what autograd keeps

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "selector/memory/optimizer_rules.hpp"
+
 namespace shardfit::memory {
 namespace {
 
@@ -20,31 +22,6 @@ std::int64_t shard_of(const Setup& s, std::int64_t elements, std::int64_t rows, 
   if (ranks <= 1 || elements == 0) return elements;
   if (s.engine == Engine::kFsdp2) return divide_up(rows, ranks) * (elements / std::max<std::int64_t>(1, rows));  // chunks of dim 0
   return divide_up(elements, ranks);
-}
-
-// Adafactor keeps a row and a column of a matrix (adafactor.py, without first moment); GaLore keeps both moments of the gradient
-// projected to rank r and the projection (galore_torch/adamw.py).
-void add_states(const Setup& s, const std::vector<std::int64_t>& shape, std::int64_t whole, std::int64_t kept, std::vector<std::int64_t>& states) {
-  const std::string& name = s.job.optimizer.name;
-  const double share = whole > 0 ? static_cast<double>(kept) / static_cast<double>(whole) : 1;
-  const auto part = [share](std::int64_t n) { return static_cast<std::int64_t>(std::ceil(static_cast<double>(n) * share)); };
-  if (shape.size() == 2 && name == "adafactor") {
-    states.push_back(part(shape[0]));
-    states.push_back(part(shape[1]));
-    return;
-  }
-  if (shape.size() == 2 && name == "galore_adamw") {
-    const std::int64_t small = std::min(shape[0], shape[1]), large = std::max(shape[0], shape[1]), r = std::max<std::int64_t>(1, s.galore_rank);
-    if (small > r) {
-      for (std::int64_t n : {r * large, r * large, r * small}) states.push_back(part(n));
-      return;
-    }
-  }
-  if (name == "adafactor") {
-    states.push_back(kept);
-    return;
-  }
-  for (int i = 0; i < s.states; ++i) states.push_back(kept);
 }
 
 }  // namespace
@@ -70,6 +47,8 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
       default: role.trainable = !method.modules_to_save.empty() && names_module(method.modules_to_save, p.module, p.module); break;
     }
     role.quantized = s.quantized && in_body && p.kind == Kind::kMatrix && !role.trainable;
+    // peft/utils/other.py ModulesToSaveWrapper: a trained copy beside the original, in its format (autocast_adapter_dtype leaves it alone)
+    const bool saved_copy = role.trainable && s.adapters.any && s.dialect.lora == LoraStyle::kPeft;
     u.whole_elements += whole;
     if (role.trainable) u.whole_trainable += whole;
     std::int64_t e = whole, rows = p.shape.empty() ? 1 : p.shape[0];
@@ -92,22 +71,32 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
         e = divide_up(s.padded_vocabulary(), s.tp) * p.shape[1];
     }
     u.elements += e;
-    if (p.kind == Kind::kMatrix || p.kind == Kind::kExpert) u.matrices += e;
+    if (p.kind == Kind::kMatrix || p.kind == Kind::kExpert) {
+      u.matrices += e;
+      if (role.trainable) u.trained_matrices += e;
+    }
     const double each = role.quantized ? s.quantized_bytes : s.parameter_bytes;
     rest += each * static_cast<double>(e);
     gather += (role.quantized ? s.quantized_bytes : gather_each) * static_cast<double>(e);
     const std::int64_t mine = flat ? e : shard_of(s, e, rows, ranks);
-    const bool persists = s.engine == Engine::kZero && s.stage == 3 && static_cast<double>(e) <= s.persistence;
+    const bool persists = s.engine == Engine::kZero && s.stage == 3 && static_cast<double>(e) <= s.zero.persistence;
     if (persists) u.persistent += e;
-    rest_shard += each * (flat ? static_cast<double>(e) / static_cast<double>(ranks) : static_cast<double>(persists ? e : mine));
+    rest_shard += each * (flat ? static_cast<double>(e) / static_cast<double>(ranks) : static_cast<double>(mine));
     if (role.quantized) u.quantized += e;
     if (role.trainable) {
       u.trainable += e;
       u.largest = std::max(u.largest, e);
       const std::int64_t kept = s.stage >= 1 ? (flat ? divide_up(e, ranks) : mine) : e;
-      u.trained_tensors.push_back(kept);
-      add_states(s, p.shape, e, kept, u.state_tensors);
       u.trained_shard += kept;
+      const double copy = saved_copy ? s.parameter_bytes / s.adapters.bytes : 1;   // state formats follow the weights'; the setup's is the adapters'
+      u.trained_tensors.push_back(static_cast<std::int64_t>(std::llround(static_cast<double>(kept) * copy)));
+      const TrainedTensor t{p.shape, u.trained_tensors.back(), e > 0 ? static_cast<double>(u.trained_tensors.back()) / static_cast<double>(e) : 1, in_body && p.kind == Kind::kMatrix};
+      add_states(s, t, u.state_tensors);
+      u.update_temporary = std::max(u.update_temporary, update_temporary(s, t));
+      if (saved_copy) {
+        rest += each * static_cast<double>(e);
+        rest_shard += each * (flat ? static_cast<double>(e) / static_cast<double>(ranks) : static_cast<double>(mine));
+      }
     }
   }
   if (s.adapters.any) {
@@ -125,14 +114,17 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
         for (const auto& t : op.fused_targets) any = any || std::find(targets.begin(), targets.end(), t) != targets.end();
         if (!any) continue;
       }
-      std::int64_t n = s.adapters.ia3 ? out : s.adapters.rank * (op.in_features + out) + (s.adapters.dora ? out : 0);
+      const bool reads = s.adapters.ia3 && names_module(method.feedforward, op.module, op.module);
+      std::int64_t n = s.adapters.ia3 ? (reads ? op.in_features : out) : s.adapters.rank * (op.in_features + out) + (s.adapters.dora ? out : 0);
       if (s.tp > 1) n = divide_up(n, s.tp);
       u.adapter[k] = n;
       u.adapter_out[k] = out;
       u.adapters += n;
       u.whole_trainable += n;
       u.trained_tensors.push_back(s.stage >= 1 ? divide_up(n, s.shard) : n);
-      add_states(s, {}, n, u.trained_tensors.back(), u.state_tensors);
+      const TrainedTensor t{{}, u.trained_tensors.back()};
+      add_states(s, t, u.state_tensors);
+      u.update_temporary = std::max(u.update_temporary, update_temporary(s, t));
       u.trained_shard += u.trained_tensors.back();
       rest += static_cast<double>(n) * s.adapters.bytes;
       gather += static_cast<double>(n) * s.adapters.bytes;

@@ -1,0 +1,67 @@
+// The trace of a model's micro step under ZeRO-3: every module of every block in the order in which DeepSpeed's hooks see them
+// (deepspeed/runtime/zero/parameter_offload.py), and where in it each module of a tape stands.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "selector/memory/sharder.hpp"
+#include "selector/memory/zero_trace.hpp"
+
+namespace shardfit::memory {
+
+class ZeroCalls {
+ public:
+  ZeroCalls(const Setup& setup, const ModelWalk& walk);
+
+  const ZeroTrace& trace() const { return trace_; }
+
+  // Of many equal blocks those in the middle, which the limits reach from neither end, are left out of the trace: from one to the next
+  // the same parameters come and go.
+  bool traced(std::size_t block) const { return block == Sharder::kHead || traced_[block] != 0; }
+
+  // Marks: 2 e is the fetch of entry e, 2 e + 1 its release. Where a module's are; `end` is the first mark after the pass.
+  struct Marks {
+    std::int32_t fetch = -1, release = -1;
+  };
+  Marks of(std::size_t block, Pass pass, std::size_t module) const;
+  std::int32_t end(std::size_t block, Pass pass) const;
+  Marks embedding(bool backward) const { return embedding_[backward ? 1 : 0]; }
+
+  double untraced_persistent() const { return untraced_persistent_; }   // elements of blocks left out
+  double untraced() const { return untraced_; }
+
+ private:
+  struct Place {
+    std::vector<Marks> modules;         // relative to the start of the pass
+    std::int32_t end = 0;
+  };
+  struct Layout {                       // of equal blocks
+    Place pass[3];
+    bool is_leaf = false;
+  };
+
+  void choose_blocks();
+  bool is_leaf(const ModelWalk::Step& step) const;
+  std::int32_t number(const model::Block& block, const UnitSizes& sizes);
+  const ZeroTrace::Ids& ids_of(const TapeModule& module, std::int32_t base);
+  void add_forward(const ModelWalk::Step& step, std::int32_t base, Place* place);
+  void add_backward(const ModelWalk::Step& step, std::int32_t base, Layout* layout);
+  void add_head(bool backward);
+
+  const Setup& s_;
+  const ModelWalk& walk_;
+  ZeroTrace trace_;
+  std::vector<char> traced_;
+  std::map<std::pair<int, bool>, Layout> layouts_;   // by kind and whether it is recomputed
+  std::vector<const Layout*> layout_;                // by block
+  std::vector<std::int32_t> start_[3];               // first mark of a pass, by block
+  Place head_[2];
+  std::int32_t head_start_[2] = {-1, -1}, embedding_base_ = 0, head_base_ = 0;
+  Marks embedding_[2];
+  double persistent_ = 0, untraced_persistent_ = 0, untraced_ = 0;
+  ZeroTrace::Ids ids_;
+};
+
+}  // namespace shardfit::memory
