@@ -106,7 +106,7 @@ CachingAllocator::Block CachingAllocator::best_fit(std::int64_t bytes, int pool)
   const auto fit = at_least(list, bytes);
   if (fit == list.end()) return kNone;
   Block found = fit->blocks.back();
-  if (options_.expandable_segments) {
+  if (expands(pool)) {
     const auto could_be = [this](Block b) {
       const auto& n = node(b);
       return n.size + (n.next != kNone && !node(n.next).mapped ? node(n.next).size : 0);
@@ -205,7 +205,7 @@ CachingAllocator::Block CachingAllocator::extend(std::int64_t bytes, int pool) {
 }
 
 CachingAllocator::Block CachingAllocator::take(std::int64_t bytes, int pool) {
-  const Block b = options_.expandable_segments ? extend(bytes, pool) : take_segment(bytes, pool);
+  const Block b = expands(pool) ? extend(bytes, pool) : take_segment(bytes, pool);
   reserved_peak_ = std::max(reserved_peak_, reserved_);
   return b;
 }
@@ -249,9 +249,9 @@ void CachingAllocator::release_cached() {
   for (auto& list : free_)
     for (const auto& c : list)
       for (const Block b : c.blocks)
-        if (options_.expandable_segments || (node(b).previous == kNone && node(b).next == kNone)) gone.push_back(b);
+        if (expands(node(b).pool) || (node(b).previous == kNone && node(b).next == kNone)) gone.push_back(b);
   for (const Block b : gone) {
-    if (options_.expandable_segments) {
+    if (expands(node(b).pool)) {
       unmap(b);
       continue;
     }
@@ -288,7 +288,7 @@ CachingAllocator::Block CachingAllocator::allocate(std::int64_t bytes, int strea
     b = take(bytes, pool);
   }
   const std::int64_t rest = node(b).size - bytes;
-  if (small || options_.expandable_segments ? rest >= kMinBlock : rest > kSmallSize) insert_free(cut(b, bytes));
+  if (small || expands(pool) ? rest >= kMinBlock : rest > kSmallSize) insert_free(cut(b, bytes));
   allocated_ += node(b).size;
   allocated_peak_ = std::max(allocated_peak_, allocated_);
   return b;

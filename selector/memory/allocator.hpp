@@ -16,6 +16,7 @@ class CachingAllocator {
   struct Options {
     bool expandable_segments = false;
     std::int64_t limit = 0;         // bytes the device gives to the allocator; 0 = no limit
+    int rigid_stream = -1;          // its pools never expand: the private pool of a CUDA graph (alloc_block, owner_PrivatePool)
   };
   static constexpr int kStreams = 5;
   using Block = std::int32_t;
@@ -67,6 +68,7 @@ class CachingAllocator {
   Block cut(Block block, std::int64_t bytes);   // the rest becomes a block of its own, not yet in a list
   void absorb_next(Block block);                // the next block's bytes become this one's
   Block best_fit(std::int64_t bytes, int pool);
+  bool expands(int pool) const { return options_.expandable_segments && pool / 2 != options_.rigid_stream; }
   bool room(std::int64_t bytes) const { return options_.limit <= 0 || reserved_ + bytes <= options_.limit; }
   Block take(std::int64_t bytes, int pool);     // kNone: the driver has no more
   Block take_segment(std::int64_t bytes, int pool);

@@ -24,6 +24,7 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
   dispatch.in.push(x);
   dispatch.in.push(weights);
   dispatch.forward_temporary = dispatch.backward_temporary = exchange ? routed.size() : 0;
+  dispatch.kept_by_policy = exchange && s.policy_keeps_exchange;
   const int d = emit(dispatch, routed);
   bool trained = false;
   std::int64_t up_elements = 0, down_elements = 0;
@@ -47,7 +48,7 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
     up.saves.push(d);
     up.weights.push({-2, weight_gradient(up_elements)});
   }
-  up.kept_by_policy = ++matmuls % 2 == 1;
+  up.kept_by_policy = s.policy_keeps_experts && ++matmuls % 2 == 1;
   const int g = emit(up, hidden);
   Meta inner = routed;
   inner.width = width;
@@ -66,7 +67,7 @@ int TapeWriter::experts(const model::Op& op, int x, int weights) {
     down.saves.push(a);
     down.weights.push({-2, weight_gradient(down_elements)});
   }
-  down.kept_by_policy = ++matmuls % 2 == 1;
+  down.kept_by_policy = (exchange && s.policy_keeps_exchange) || (s.policy_keeps_experts && ++matmuls % 2 == 1);   // it comes back through the exchange
   const int e = emit(down, routed);
   TapeOp combine;
   combine.name = "combine";

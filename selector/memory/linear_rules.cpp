@@ -168,7 +168,7 @@ int TapeWriter::linear(std::size_t index, int x) {
   product.name = op.module.c_str();
   product.in.push(x);
   // torchtitan's policy keeps every second matmul; compiled, what nothing needs is dropped again: here the last product of the block
-  product.kept_by_policy = ++matmuls % 2 == 1 && (s.dialect.policy_keeps_last || !is_last_linear(index));
+  product.kept_by_policy = (++matmuls % 2 == 1 || s.policy_keeps_every) && (s.dialect.policy_keeps_last || !is_last_linear(index));
   if (quantized) {
     // bitsandbytes makes the whole weight in compute format, for the product and again for its gradient
     product.forward_temporary = product.backward_temporary = in_features * out_features * A;

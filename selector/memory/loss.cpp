@@ -10,7 +10,7 @@ LossRules loss_rules(const Setup& s) {
   using Float = LossRules::Float;
   const auto& L = s.job.loss;
   const auto& compile = s.job.compile;
-  const bool compiled_loss = compile == "block+loss" || compile == "model" || compile == "graph";
+  const bool compiled_loss = compile == "block+loss" || compile == "model" || (compile == "graph" && s.graph == Setup::Graph::kNone);
   const auto& type = s.model.family;
   LossRules r;
   if (L.kind == "chunked") {

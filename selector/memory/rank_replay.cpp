@@ -31,9 +31,9 @@ std::int64_t scaled(std::int64_t elements, double bytes) { return static_cast<st
 class RankReplay {
  public:
   RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
-      : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit}), run_(t_), sharder_(make_sharder(s, t_)) {
+      : s_(s), sizes_(sizes), layout_(layout), options_(options), t_({s.plan.expandable_segments, options.allocator_limit, s.graph == Setup::Graph::kCudaGraph ? kGather : -1}), run_(t_), sharder_(make_sharder(s, t_)) {
     t_.record_to(options.trace);
-    run_.gradients_leave = s.gradients_leave();
+    if (s.graph != Setup::Graph::kNone) t_.run_as_graph(s.graph == Setup::Graph::kCudaGraph);
     if (s.collectives_record) {
       t_.hold_recorded(1024);
       options_.every_block = true;

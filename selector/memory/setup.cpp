@@ -195,8 +195,10 @@ Setup make_setup(const Request& request) {
                     ((s.trainer == "torchtitan" && s.age >= 20250407) || s.trainer == "accelerate" || s.trainer == "transformers" || s.trainer == "axolotl");
   if (const auto it = s.plan.fsdp.find("limit_all_gathers"); it != s.plan.fsdp.end() && it->is_boolean() && !it->get<bool>()) s.gathers_in_flight = 6;
   if (s.plan.schedule.limit_gathers && !*s.plan.schedule.limit_gathers) s.gathers_in_flight = 6;
-  // ProcessGroupNCCL recorded streams by default until torch 2.8 (TORCH_NCCL_AVOID_RECORD_STREAMS)
-  s.collectives_record = s.tp > 1 && !s.compiled && (s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2) && s.torch_date < 20250401;
+  // ProcessGroupNCCL recorded streams by default until torch 2.8 (TORCH_NCCL_AVOID_RECORD_STREAMS); torchtitan has told it not to since
+  // e62573d4c (utils.py, init_distributed)
+  const bool avoids = s.trainer == "torchtitan" && s.age >= 20240410;
+  s.collectives_record = s.tp > 1 && !avoids && (s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2) && s.torch_date < 20250401;
   if (s.job.loss.kind == "plain" && s.trainer.empty()) s.assumed.emplace_back("loss as in the framework's own examples (no trainer stated)");
   if (!s.job.attention) s.assumed.emplace_back("attention=sdpa");
   s.loss = loss_rules(s);

@@ -7,12 +7,29 @@
 #include "selector/hardware/device.hpp"
 
 namespace shardfit::memory {
+namespace {
+
+bool has_experts(const model::Model& model) {
+  for (const auto& block : model.blocks)
+    for (const auto& op : block.ops)
+      if (op.kind == model::OpKind::kExperts) return true;
+  return false;
+}
+
+}  // namespace
 
 void set_kernels(Setup& s) {
   const auto& j = s.job;
-  // A traced graph that is run without fusing keeps what eager code keeps, unless a policy on the graph drops it.
-  s.compiled = j.compile != "none" && !(j.compile == "graph" && s.plan.checkpointing.kind == "none");
+  // torchtitan's graph_trainer (from c8d2d7181 on) traces forward, loss and backward and runs the operators as they are; from 73680eedb
+  // on as a CUDA graph where no grouped matmul forbids it (cudagraph.py, is_cudagraph_compatible: before Blackwell).
+  const bool traced = s.trainer == "torchtitan" && j.compile == "graph" && s.age >= 20260310;
+  if (traced) s.graph = s.age >= 20260427 && !(has_experts(s.model) && s.device.compute_capability_number() < 10) ? Setup::Graph::kCudaGraph : Setup::Graph::kOneStream;
+  // Another traced graph that is run without fusing keeps what eager code keeps, unless a policy on the graph drops it.
+  s.compiled = j.compile != "none" && !traced && !(j.compile == "graph" && s.plan.checkpointing.kind == "none");
   s.dialect = dialect_of(j.framework.name, s.trainer, j.framework.trainer_version);
+  if (traced) s.dialect.policy_keeps_last = false;   // a graph lets go of what it saved and nothing needs
+  // nn.RMSNorm is one kernel (aten::_fused_rms_norm) from torch 2.9 on
+  if (s.dialect.norm == NormStyle::kComposite && s.torch_date >= 20250815) s.dialect.norm = NormStyle::kFused;
   s.eager_attention = j.attention && *j.attention == "eager";
   const bool kernels_of_package = s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl" || s.trainer == "llama-recipes" || s.trainer == "fsdp_qlora" || s.trainer.empty();
   if (s.engine != Engine::kMegatron && kernels_of_package) {

@@ -21,7 +21,8 @@ class Fsdp2 : public Sharder {
   }
   void after_forward(std::size_t k) override {
     if (!gathers(s_)) return;
-    const bool last = k + 1 == units.size();
+    // torchtitan keeps [norm, output] instead of the last block since it made them a unit (distributed/fsdp.py)
+    const bool last = k + 1 == units.size() && !(s_.split_root && s_.trainer == "torchtitan");
     using R = job::Sharding::Reshard;
     const bool stays = s_.reshard == R::kFalse || (last && s_.reshard == R::kTrue) || s_.pp > 1;
     if (!stays) {

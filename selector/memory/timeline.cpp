@@ -22,6 +22,7 @@ void Timeline::note_peak() {
 Timeline::Handle Timeline::make(std::int64_t bytes, Term term, int stream) {
   if (bytes <= 0) return kNone;
   ++events_;
+  if (one_stream_) stream = private_pool_ && phase_ != Phase::kLoad && phase_ != Phase::kOptimizerStep ? kGather : kCompute;
   Handle h;
   if (unused_.empty()) {
     h = static_cast<Handle>(storages_.size());

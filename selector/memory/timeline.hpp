@@ -36,6 +36,12 @@ class Timeline {
   void drop(Handle h);
   int references(Handle h) const { return h < 0 ? 0 : storages_[static_cast<std::size_t>(h)].references; }
   std::int64_t bytes(Handle h) const { return h < 0 ? 0 : allocator_.size(storages_[static_cast<std::size_t>(h)].block); }
+  // Gathers and reductions are operators of a traced graph and allocate on its stream; with `private_pool` forward and backward are a
+  // CUDA graph, whose tensors live in a pool apart from states and weights (kGather stands in for it).
+  void run_as_graph(bool private_pool) {
+    one_stream_ = true;
+    private_pool_ = private_pool;
+  }
   void retag(Handle h, Term term);  // what it is has changed (an activation gradient that becomes a gradient)
   // Frees of this stream wait until `count` later ones were made (record_stream: the CPU runs ahead of the event). They count as
   // free for `allocated`, not for the segments.
@@ -94,6 +100,7 @@ class Timeline {
   std::size_t held_first_ = 0;
   std::int64_t launches_ = 0, settled_all_ = 0;
   int lead_ = 0;
+  bool one_stream_ = false, private_pool_ = false;
   std::int64_t waiting_bytes_ = 0, waiting_peak_ = 0;
   TermBytes live_{}, peak_terms_{};
   std::int64_t peak_ = 0;
