@@ -48,6 +48,7 @@ struct LossWriter {
 
   int logits_loss(int logits, std::int64_t n, std::int64_t E) {
     const auto& L = s.loss;
+    tape.model_output = logits;
     if (L.holds_logits) hold(logits);
     int z = logits;
     switch (L.kind) {
@@ -133,7 +134,9 @@ struct LossWriter {
     op.name = "to fp32";
     op.in.push(z);
     op.gradients.push(E * A);
-    return emit(op, E * 4);
+    const int result = emit(op, E * 4);
+    if (s.loss.to_float == Float::kModel) tape.model_output = result;
+    return result;
   }
   int copy(const char* name, int z) {
     TapeOp op;

@@ -1,4 +1,4 @@
-// Linear layers with their adapters, quantised weights and casts; norms.
+// Linear layers with quantised weights and casts (their adapters: lora_rules.cpp); norms.
 #include "selector/memory/op_rules.hpp"
 
 namespace shardfit::memory {
@@ -58,7 +58,8 @@ int TapeWriter::norm(const model::Op& op, int x) {
       weights.push({p, block.parameters[static_cast<std::size_t>(p)].elements() * s.weight_gradient_bytes});
     }
   Meta out = in;
-  out.bytes = A;
+  const bool wide = in.bytes == 4 && A == 2 && (s.autocast || s.norm_bytes == 4);   // cast back to the format of its input: none
+  out.bytes = wide ? 4 : A;
   out.gathered = -1;
   const auto style = op.rms ? s.dialect.norm : NormStyle::kFused;
   if (style == NormStyle::kUpcast || style == NormStyle::kComposite) {
@@ -84,11 +85,13 @@ int TapeWriter::norm(const model::Op& op, int x) {
       Meta m = in;
       m.bytes = 4;
       m.gathered = -1;
-      const int y32 = emit(scale, m);
-      TapeOp back;
-      back.name = "to activation format";
-      back.in.push(y32);
-      y = emit(back, out);
+      y = emit(scale, m);
+      if (!wide) {
+        TapeOp back;
+        back.name = "to activation format";
+        back.in.push(y);
+        y = emit(back, out);
+      }
     } else {
       scale.forward_temporary = E * 8;
       scale.backward_temporary = E * 12;
@@ -98,7 +101,7 @@ int TapeWriter::norm(const model::Op& op, int x) {
     times.name = "* weight";
     times.in.push(y);
     if (trained) times.saves.push(y);
-    times.backward_temporary = trained ? E * A : 0;
+    times.backward_temporary = trained ? E * out.bytes : 0;
     times.weights = weights;
     if (s.norm_bytes) out.bytes = s.norm_bytes;
     return emit(times, out);
@@ -164,6 +167,7 @@ int TapeWriter::linear(std::size_t index, int x) {
   const int weight = op.params.empty() ? -1 : op.params[0];
   const bool trained = trains(weight);
   const bool quantized = weight >= 0 && unit.roles[static_cast<std::size_t>(weight)].quantized;
+  if (unit.adapter[index] > 0 && s.adapters.ia3 && scales_input(op)) x = scaled_input(op, x);
   TapeOp product;
   product.name = op.module.c_str();
   product.in.push(x);
@@ -179,6 +183,7 @@ int TapeWriter::linear(std::size_t index, int x) {
     product.saves.push(part >= 0 ? part : x);
     if (part >= 0) product.backward_temporary = in.size();
     product.weights.push({weight, weight_gradient(in_features * out_features)});
+    if (s.autocast_cache && s.weight_gradient_bytes > A) product.backward_temporary += in_features * out_features * A;   // before its cast
     if (op.params.size() > 1 && trains(op.params[1])) product.weights.push({op.params[1], out_features * s.weight_gradient_bytes});
   }
   if (s.policy_keeps_abs && trained) {   // torchao's eager amax: torch.max(torch.abs(t)) of input and weight; the policy keeps both
@@ -192,103 +197,8 @@ int TapeWriter::linear(std::size_t index, int x) {
   }
   int y = emit(product, out);
   if (unit.adapter[index] > 0) {
-    const int c = s.autocast ? A : s.adapters.bytes;
-    const int ab = s.adapters.bytes;
-    const std::int64_t r = s.adapters.rank;
-    if (s.adapters.ia3) {
-      TapeOp scale;
-      scale.name = "ia3";
-      scale.in.push(y);
-      scale.saves.push(y);
-      scale.weights.push({-1, op.out_features * ab});
-      return row ? row_parallel_end(emit(scale, out)) : emit(scale, out);
-    }
-    int z = x;
-    Meta m = in;
-    m.gathered = -1;
-    if (s.dialect.lora == LoraStyle::kPeft) {
-      if (ab != A) {
-        TapeOp cast;
-        cast.name = "x to adapter format";
-        cast.in.push(z);
-        m.bytes = ab;
-        z = emit(cast, m);
-      }
-      if (s.adapters.dropout) {
-        TapeOp drop;
-        drop.name = "lora dropout";
-        drop.in.push(z);
-        drop.extra.push(in.elements());
-        m.bytes = ab;
-        z = emit(drop, m);
-      }
-      if (s.autocast && ab != A) {
-        TapeOp cast;
-        cast.name = "autocast";
-        cast.in.push(z);
-        m.bytes = A;
-        z = emit(cast, m);
-      }
-    } else if (s.adapters.dropout) {
-      TapeOp drop;
-      drop.name = "lora dropout";
-      drop.in.push(z);
-      drop.extra.push(in.elements());
-      z = emit(drop, m);
-    }
-    const int lc = s.dialect.lora == LoraStyle::kPeft ? c : A;
-    TapeOp a;
-    a.name = "lora_A";
-    a.in.push(z);
-    a.saves.push(z);
-    a.weights.push({-1, r * op.in_features * ab});
-    Meta narrow = in;
-    narrow.gathered = -1;
-    narrow.width = r;
-    narrow.bytes = lc;
-    const int u = emit(a, narrow);
-    TapeOp b;
-    b.name = "lora_B";
-    b.in.push(u);
-    b.saves.push(u);
-    b.weights.push({-1, r * op.out_features * ab});
-    Meta wide = out;
-    wide.bytes = lc;
-    int v = emit(b, wide);
-    if (s.adapters.dora) {               // the norm of the merged weight, and the product scaled by magnitude / norm
-      TapeOp magnitude;
-      magnitude.name = "dora";
-      magnitude.in.push(v);
-      magnitude.in.push(y);
-      magnitude.saves.push(v);
-      magnitude.saves.push(y);
-      magnitude.forward_temporary = 2 * in_features * out_features * lc;
-      magnitude.weights.push({-1, op.out_features * ab});
-      v = emit(magnitude, wide);
-    }
-    TapeOp scaling;
-    scaling.name = "* scaling";
-    scaling.in.push(v);
-    v = emit(scaling, wide);
-    TapeOp sum;
-    sum.name = "base + adapter";
-    sum.in.push(y);
-    sum.in.push(v);
-    if (lc == A) {
-      sum.gradients.push(kPass);
-    } else {
-      sum.gradients.push(out.elements() * A);
-    }
-    sum.gradients.push(kPass);
-    Meta both = out;
-    both.bytes = lc > out.bytes ? lc : out.bytes;
-    y = emit(sum, both);
-    if (both.bytes != out.bytes) {
-      TapeOp cast;
-      cast.name = "to activation format";
-      cast.in.push(y);
-      y = emit(cast, out);
-    }
+    if (!s.adapters.ia3) y = lora(index, x, y, in_features);
+    else if (!scales_input(op)) y = scaled_output(op, y);
   }
   return row ? row_parallel_end(y) : y;
 }
@@ -340,59 +250,7 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
     if (q.params.size() > 1 && trains(q.params[1])) product.weights.push({-2, packed * s.weight_gradient_bytes});
   }
   int y = emit(product, out);
-  int adapted = 0;
-  std::int64_t width = 0;
-  for (std::size_t j = 0; j < 3; ++j)
-    if (unit.adapter[first + j] > 0) {
-      ++adapted;
-      width += j == 0 ? qw : kw;
-    }
-  if (adapted > 0) {
-    const std::int64_t r = s.adapters.rank;
-    int z = x;
-    Meta m = in;
-    m.gathered = -1;
-    if (s.adapters.dropout) {
-      TapeOp drop;
-      drop.name = "lora dropout";
-      drop.in.push(z);
-      drop.extra.push(in.elements());
-      z = emit(drop, m);
-    }
-    TapeOp a;
-    a.name = "lora_A";
-    a.in.push(z);
-    a.saves.push(z);
-    a.weights.push({-1, adapted * r * q.in_features * s.adapters.bytes});
-    m.width = r * adapted;
-    const int u = emit(a, m);
-    TapeOp b;
-    b.name = "lora_B";
-    b.in.push(u);
-    b.saves.push(u);
-    b.weights.push({-1, width * r * s.adapters.bytes});
-    m.width = width;
-    int v2 = emit(b, m);
-    if (adapted < 3) {                   // zero_pad: index_copy keeps its source
-      TapeOp pad;
-      pad.name = "zero_pad";
-      pad.in.push(v2);
-      pad.saves.push(v2);
-      pad.forward_temporary = out.size();
-      v2 = emit(pad, out);
-    }
-    TapeOp scaling;
-    scaling.name = "* scaling";
-    scaling.in.push(v2);
-    v2 = emit(scaling, out);
-    TapeOp sum;
-    sum.name = "base + adapter";
-    sum.in.push(y);
-    sum.in.push(v2);
-    sum.gradients.push(kPass);
-    sum.gradients.push(kPass);
-    y = emit(sum, out);
-  }
+  y = packed_lora(first, x, y);
   // q, k, v: views where the code leaves them so; copies where grouped heads are taken apart
   auto piece = [&](std::int64_t w) {
     Meta m = out;

@@ -20,7 +20,9 @@
 namespace shardfit::memory {
 namespace {
 
-Result estimate(const Request& request, Trace* trace) {
+Result estimate(const Request& asked, Trace* trace) {
+  const auto numbered = numbered_layers(asked.job, asked.model);
+  const Request request{asked.job, asked.plan, numbered ? *numbered : asked.model, asked.device, asked.host};
   const Setup s = make_setup(request);
   check_sizes(s);
   const ModelSizes sizes = model_sizes(s);

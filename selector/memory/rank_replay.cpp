@@ -6,6 +6,7 @@
 
 #include "selector/hardware/device.hpp"
 #include "selector/memory/host_terms.hpp"
+#include "selector/memory/optimizer_rules.hpp"
 #include "selector/memory/overheads.hpp"
 
 namespace shardfit::memory {
@@ -39,6 +40,7 @@ class RankReplay {
       options_.every_block = true;
     }
     order_ = layout.active.empty() ? layout.blocks : layout.active;
+    find_frozen();
     choose_replayed();
   }
 
@@ -47,13 +49,17 @@ class RankReplay {
     const std::int64_t micro_steps = std::min<std::int64_t>(s_.accumulation, 2);
     for (int step = 1; step <= 2; ++step) {
       t_.set_step(step);
-      const auto held = hold_earlier_batches();
+      auto held = hold_earlier_batches();
+      for (auto h : pipeline_buffers(step)) held.push_back(h);
       for (std::int64_t m = 0; m < micro_steps; ++m) {
+        sharder_->begin_micro_step(m + 1 == micro_steps);
         forward();
         loss_and_backward();
       }
       for (auto h : retained_) t_.drop(h);
       retained_.clear();
+      // schedules.py, _merge_outputs: what step() returns of the last stage
+      if (s_.pp > 1 && layout_.last && s_.engine != Engine::kMegatron && s_.engine != Engine::kZero && keeps_stage_outputs()) t_.drop(t_.make(s_.accumulation * stage_logits(), Term::kLogits));
       for (auto h : held) t_.drop(h);
       optimizer_step(step);
     }
@@ -88,17 +94,44 @@ class RankReplay {
     b.encoder_tokens = s_.tokens;
     return b;
   }
+  BlockShape head_shape() const {
+    BlockShape b = shape_of(false);
+    b.frozen_input = frozen_input_.back() != 0;
+    return b;
+  }
   const Tape& tape(std::int64_t block) {
     const int k = kind(block);
-    if (tapes_.size() < s_.model.blocks.size()) tapes_.resize(s_.model.blocks.size());
-    auto& slot = tapes_[static_cast<std::size_t>(k)];
-    if (!slot) slot = std::make_unique<Tape>(block_tape(s_, s_.model.blocks[static_cast<std::size_t>(k)], sizes_.blocks[static_cast<std::size_t>(k)], shape_of(is_encoder(block))));
+    const bool frozen = frozen_input_[static_cast<std::size_t>(block)] != 0;
+    if (tapes_.size() < 2 * s_.model.blocks.size()) tapes_.resize(2 * s_.model.blocks.size());
+    auto& slot = tapes_[2 * static_cast<std::size_t>(k) + (frozen ? 1 : 0)];
+    if (!slot) {
+      BlockShape shape = shape_of(is_encoder(block));
+      shape.frozen_input = frozen;
+      slot = std::make_unique<Tape>(block_tape(s_, s_.model.blocks[static_cast<std::size_t>(k)], sizes_.blocks[static_cast<std::size_t>(k)], shape));
+    }
     return *slot;
+  }
+
+  // Which blocks (and at the end, the head) get an input that needs no gradient: those before the first one with something to train.
+  // Checkpointing needs inputs that do (enable_input_require_grads), or it would cut the gradient off.
+  void find_frozen() {
+    const std::size_t n = sizes_.order.size();
+    frozen_input_.assign(n + 1, 0);
+    bool gradient = embedding_trains() || s_.checkpoint != Setup::Checkpoint::kNone;
+    for (std::size_t b = 0; b < n; ++b) {
+      if (static_cast<std::int64_t>(b) == sizes_.encoder_blocks) gradient = gradient || embedding_trains();
+      frozen_input_[b] = gradient ? 0 : 1;
+      gradient = gradient || unit(static_cast<std::int64_t>(b)).trained > 0;
+    }
+    frozen_input_[n] = gradient ? 0 : 1;
   }
 
   void choose_replayed() {
     std::map<std::pair<int, Mode>, std::vector<std::size_t>> classes;
-    for (std::size_t i = 0; i < order_.size(); ++i) classes[{kind(order_[i]), mode_of(s_, order_[i])}].push_back(i);
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const int frozen = frozen_input_[static_cast<std::size_t>(order_[i])];
+      classes[{2 * kind(order_[i]) + frozen, mode_of(s_, order_[i])}].push_back(i);
+    }
     replayed_.assign(order_.size(), options_.every_block ? 1 : 0);
     for (const auto& [key, where] : classes)
       for (std::size_t j = 0; j < where.size(); ++j)
@@ -183,7 +216,24 @@ class RankReplay {
       head_.gather_bytes += sizes_.embedding.gather_bytes;
       head_.elements += sizes_.embedding.elements;
     }
+    walk_model();
     t_.mark("load");
+  }
+
+  // For sharders that follow the modules of the code.
+  void walk_model() {
+    for (std::size_t k = 0; k < order_.size(); ++k) {
+      const int kind_of = kind(order_[k]);
+      walk_.blocks.push_back({&tape(order_[k]), &s_.model.blocks[static_cast<std::size_t>(kind_of)], &unit(order_[k]), kind_of, mode_of(s_, order_[k]) != Mode::kKeep, replayed_[k] != 0});
+    }
+    if (layout_.first) walk_.embedding = &sizes_.embedding;
+    if (layout_.last) {
+      walk_.head = &sizes_.head;
+      head_tape_ = std::make_unique<Tape>(head_tape(s_, sizes_.head, head_shape()));
+      walk_.head_tape = head_tape_.get();
+    }
+    sharder_->prepare(walk_);
+    for (const auto k : sharder_->fullest_blocks()) replayed_[k] = 1;
   }
 
   // FSDP1 wraps from the inside out (torch/distributed/fsdp/_init_utils.py): a unit's tensors come to the device, are broadcast from
@@ -242,6 +292,33 @@ class RankReplay {
     return held;
   }
 
+  // torch.distributed.pipelining, stage.py: the first step makes buffers for what each micro batch receives, inputs
+  // (_create_act_recv_info) and gradients of outputs (_create_grad_recv_info), and keeps them; an input buffer is what its micro batch
+  // works on. Until the end of a step live the gradients of the inputs and, before torch 2.9 (save_forward_output), all outputs.
+  std::vector<Handle> pipeline_buffers(int step) {
+    std::vector<Handle> held;
+    if (s_.pp <= 1 || s_.engine == Engine::kMegatron || s_.engine == Engine::kZero || order_.empty()) return held;
+    const auto &front = tape(order_.front()), &back = tape(order_.back());
+    const std::int64_t in = front.bytes(front.input), out = back.bytes(back.output), chunks = std::max<std::int64_t>(1, s_.vp);
+    const std::int64_t receives = (chunks - (layout_.first ? 1 : 0)) * s_.accumulation, sends = (chunks - (layout_.last ? 1 : 0)) * s_.accumulation;
+    const std::int64_t alive = layout_.held + 1;      // counted with their activations
+    if (step == 1) {
+      t_.make(std::max<std::int64_t>(0, receives - alive) * in, Term::kBuffers);
+      t_.make(sends * out, Term::kBuffers);
+    }
+    for (std::int64_t i = alive; i < receives; ++i) held.push_back(t_.make(in, Term::kActivationGradients));
+    if (keeps_stage_outputs()) {
+      for (std::int64_t i = alive; i < sends; ++i) held.push_back(t_.make(out, Term::kActivations));
+      if (layout_.last)
+        for (std::int64_t i = 1; i < s_.accumulation; ++i) held.push_back(t_.make(stage_logits(), Term::kLogits));
+    }
+    return held;
+  }
+  bool keeps_stage_outputs() const { return s_.torch_date < 20251015 || (s_.trainer != "torchtitan" && layout_.last); }
+  std::int64_t stage_logits() const {
+    return s_.tokens * (s_.padded_vocabulary() / s_.tp) * (s_.loss.to_float == LossRules::Float::kModel ? 4 : s_.compute_bytes);
+  }
+
   void forward() {
     t_.enter(Phase::kForward);
     const bool gather_root = whole_units();
@@ -257,7 +334,7 @@ class RankReplay {
     saved_.resize(order_.size());
     kept_.resize(order_.size());
     inputs_.assign(order_.size(), kNone);
-    casts_.clear();
+    casts_.assign(order_.size(), kNone);
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const auto block = order_[k];
       if (sizes_.encoder_blocks > 0 && block == sizes_.encoder_blocks) {
@@ -266,8 +343,9 @@ class RankReplay {
       }
       const auto& g = tape(block);
       if (k % group() == 0) sharder_->before_forward(k / group());
-      if (s_.autocast_cache) casts_.push_back(t_.make(unit(block).matrices * s_.compute_bytes, Term::kCasts));
       const Mode mode = mode_of(s_, block);
+      // a product keeps the copy of its weight for backward; where that is recomputed, autocast's cache still holds trained ones
+      if (s_.autocast_cache) casts_[k] = t_.make((mode == Mode::kKeep ? unit(block).matrices : unit(block).trained_matrices) * s_.compute_bytes, Term::kCasts);
       TapeRunner::Forward how;
       how.save = mode == Mode::kKeep;
       if (mode == Mode::kPolicy) {
@@ -276,7 +354,10 @@ class RankReplay {
         how.collect_policy = true;
       }
       Saved* saved = how.save ? &saved_[k] : nullptr;
+      run_.watcher = replayed_[k] ? sharder_->watch(k, Pass::kForward) : nullptr;
       const Handle y = replayed_[k] ? run_.forward(g, x, how, saved) : run_.forward_kept_only(g, x, how, saved);
+      run_.watcher = nullptr;
+      sharder_->pass_by(k, Pass::kForward);
       if (mode != Mode::kKeep) inputs_[k] = s_.offload_activations ? t_.make(512, Term::kActivations) : t_.share(x);
       t_.drop(x);
       x = y;
@@ -292,41 +373,57 @@ class RankReplay {
     if (gather_root && split_root_ && layout_.last) sharder_->gather_root(1, head_);
     Handle through = kNone, cache = kNone;
     Saved head_saved;
-    Handle gx = kNone;
+    Handle gx = kNone, head_cast = kNone;
     const bool has_loss = layout_.last;
-    if (has_loss && !head_tape_) head_tape_ = std::make_unique<Tape>(head_tape(s_, sizes_.head, shape_of(false)));
     const auto logits = s_.micro_batch * (s_.model.encoder_decoder ? s_.decoder_sequence : s_.sequence) * (s_.padded_vocabulary() / s_.tp);
     if (has_loss) {
       TapeRunner::Forward how;
       how.term = Term::kLogits;
       // each further prediction keeps what its own loss saved until the backward, which runs after the main loss's
       for (std::int64_t p = 0; p < layout_.predictions; ++p) earlier_losses_.push_back(t_.make(head_tape_->saved_bytes(), Term::kLogits));
+      run_.watcher = sharder_->watch(Sharder::kHead, Pass::kForward);
+      if (s_.autocast_cache) head_cast = t_.make((tied_head_ ? sizes_.embedding.elements : sizes_.head.matrices) * s_.compute_bytes, Term::kCasts);
+      // a variable that holds what the model returned shares it, and lets go of the one of the step before
+      how.on_model_output = [&](Handle output) {
+        if (s_.loss.through_backward > 0 && head_tape_->bytes(head_tape_->model_output) == logits * s_.loss.through_backward) through = t_.share(output);
+        t_.drop(old_outputs_);
+        old_outputs_ = kNone;
+      };
       const Handle y = run_.forward(*head_tape_, last_hidden_, how, &head_saved);
+      run_.watcher = nullptr;
       t_.drop(old_outputs_);
       old_outputs_ = kNone;
       for (auto h : context_) t_.drop(h);
       context_.clear();
       if (s_.loss.key_value_cache)
         cache = t_.make(2 * s_.model.attention.kv_heads * s_.model.attention.head_dim * s_.tokens * s_.model.layers * 2, Term::kCache);
-      if (s_.loss.through_backward > 0) through = t_.make(logits * s_.loss.through_backward, Term::kLogits);
+      if (s_.loss.through_backward > 0 && through < 0) through = t_.make(logits * s_.loss.through_backward, Term::kLogits);
       t_.drop(last_hidden_);
       gx = y;
     } else {
       gx = last_hidden_;
     }
-    for (auto h : casts_) t_.drop(h);
-    casts_.clear();
+    for (std::size_t k = 0; k < casts_.size(); ++k)
+      if (mode_of(s_, order_[k]) != Mode::kKeep) {
+        t_.drop(casts_[k]);
+        casts_[k] = kNone;
+      }
     sharder_->end_forward();
     if (s_.root_reshards && gather_root && !split_root_) sharder_->release_root(2);
     t_.mark("loss");
     t_.enter(Phase::kBackward);
+    sharder_->begin_backward();
+    run_.gradients_leave = sharder_->takes_gradients();
     Sharder::Handles weights;
     if (has_loss) {
       const bool again = s_.root_reshards && gather_root && !split_root_;
       if (again && head_tape_->projection < 0) sharder_->gather_root(2, root_, true);
+      run_.watcher = sharder_->watch(Sharder::kHead, Pass::kBackward);
       gx = run_.backward(*head_tape_, head_saved, gx, weights, again ? std::function<void()>([this] { sharder_->gather_root(2, root_, true); }) : std::function<void()>());
+      run_.watcher = nullptr;
       if (gather_root && split_root_) sharder_->reduce_root(1, head_, weights);
       else if (!gather_root) sharder_->reduce_root(1, head_, weights);
+      t_.drop(head_cast);
       for (auto h : earlier_losses_) t_.drop(h);
       earlier_losses_.clear();
       t_.mark("head backward");
@@ -345,8 +442,16 @@ class RankReplay {
         t_.drop(encoder_output_);
         encoder_output_ = kNone;
       }
+      if (!g.requires_gradient(g.output) && group() == 1) {   // nothing up to here is trained: backward does not come this far
+        t_.drop(gx);
+        gx = kNone;
+        t_.drop(casts_[k]);
+        casts_[k] = kNone;
+        continue;
+      }
       if ((k + 1) % group() == 0 || k + 1 == order_.size()) sharder_->before_backward(k / group());
       if (gx < 0) gx = t_.make(g.bytes(g.output), Term::kActivationGradients);
+      if (s_.autocast_cache && casts_[k] < 0) casts_[k] = t_.make(unit(block).matrices * s_.compute_bytes, Term::kCasts);
       Saved recomputed;
       Saved* saved = &saved_[k];
       Handle input = kNone;
@@ -362,7 +467,9 @@ class RankReplay {
           how.term = Term::kRecomputed;
           how.stop_after = s_.reentrant ? -1 : std::max(0, g.last_saving_op);
           if (!kept_[k].empty()) how.kept = &kept_[k];
+          run_.watcher = sharder_->watch(k, Pass::kRecompute);
           const Handle y = run_.forward(g, input, how, &recomputed);
+          run_.watcher = nullptr;
           t_.drop(y);
           saved = &recomputed;
         } else {
@@ -373,7 +480,14 @@ class RankReplay {
         if (retains) retained_.push_back(t_.share(input));
         t_.drop(input);
       }
+      run_.watcher = replayed_[k] ? sharder_->watch(k, Pass::kBackward) : nullptr;
       gx = replayed_[k] ? run_.backward(g, *saved, gx, weights) : run_.backward_kept_only(g, *saved, gx, weights);
+      if (!casts_.empty()) {
+        t_.drop(casts_[k]);
+        casts_[k] = kNone;
+      }
+      run_.watcher = nullptr;
+      sharder_->pass_by(k, Pass::kBackward);
       if (retains && gx >= 0) {
         if (replayed_[k]) {
           retained_.push_back(t_.share(gx));
@@ -387,6 +501,7 @@ class RankReplay {
       if (t_.tracing()) t_.mark(fmt::format("block {} backward", block));
     }
     t_.drop(gx);
+    sharder_->begin_embedding_backward();
     if (layout_.first && s_.model.vocabulary > 0 && embedding_trains()) {
       const auto rows = s_.padded_vocabulary() / s_.tp;
       const Handle table = t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients);
@@ -425,7 +540,7 @@ class RankReplay {
   // consolidated 16-bit weights); FSDP2 and our runtime write shards.
   void save() {
     if (!whole_units() || s_.shard <= 1) return;
-    if (s_.engine != Engine::kFsdp1 && !s_.consolidates_on_save) return;
+    if (s_.engine != Engine::kFsdp1 && !s_.zero.consolidates_on_save) return;
     t_.enter(Phase::kSave);
     std::int64_t most = scaled(root_.elements, s_.parameter_bytes);
     for (const auto& u : sharder_->units) most = std::max(most, scaled(u.elements, s_.parameter_bytes));
@@ -442,6 +557,7 @@ class RankReplay {
 
   void optimizer_step(int step) {
     t_.enter(Phase::kOptimizerStep);
+    auto alive = trained_ > 0 ? sharder_->before_update() : Sharder::Handles();
     if (trained_ > 0) {
       if (step == 1 && s_.states_on_device) {
         // one tensor a parameter and state, as torch makes them in the first step: they fill the holes that activations left
@@ -463,6 +579,8 @@ class RankReplay {
         t_.drop(gradient);
       }
     }
+    for (auto h : alive) t_.drop(h);
+    sharder_->after_update();
     sharder_->zero_gradients();
     t_.synchronize();                  // the loss is read
     t_.mark("optimizer step");
@@ -471,32 +589,25 @@ class RankReplay {
   void step_transients() {
     if (!s_.states_on_device) return;
     std::vector<Handle> made;
-    if (s_.step == Setup::Step::kForeach) {          // torch/optim/adamw.py _multi_tensor_adamw: sqrt(exp_avg_sq) as a list
+    if (const double each = foreach_copy(s_); each > 0) {
       each_unit([&](const UnitSizes& u) {
-        for (auto n : u.trained_tensors) made.push_back(t_.make(scaled(n, s_.state_bytes), Term::kOptimizerTemporaries));
+        for (auto n : u.trained_tensors) made.push_back(t_.make(scaled(n, each), Term::kOptimizerTemporaries));
       });
-    } else if (s_.step == Setup::Step::kSingle) {    // one flat parameter a unit
+    } else if (s_.step == Setup::Step::kSingle && s_.engine == Engine::kFsdp1 && (s_.job.optimizer.name == "adamw" || s_.job.optimizer.name == "adam")) {   // one flat parameter a unit
       std::int64_t most = 0, root = 0;
       for (auto b : layout_.blocks) most = std::max(most, unit(b).trained_shard);
       if (holds_embedding()) root += sizes_.embedding.trained_shard;
       if (layout_.last) root += sizes_.head.trained_shard;
-      std::int64_t tensor = 0;
-      each_unit([&](const UnitSizes& u) {
-        for (auto n : u.trained_tensors) tensor = std::max(tensor, n);
-      });
-      made.push_back(t_.make(scaled(s_.engine == Engine::kFsdp1 ? std::max(most, root) : tensor, 2 * s_.state_bytes), Term::kOptimizerTemporaries));
+      made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
+    } else {
+      std::int64_t most = 0;
+      each_unit([&](const UnitSizes& u) { most = std::max(most, u.update_temporary); });
+      made.push_back(t_.make(most, Term::kOptimizerTemporaries));
     }
-    if (s_.job.optimizer.name == "muon") {           // Newton-Schulz on one matrix: three 16-bit copies of it
-      std::int64_t matrix = 0;
-      each_unit([&](const UnitSizes& u) { matrix = std::max(matrix, u.largest); });
-      made.push_back(t_.make(3 * matrix * 2, Term::kOptimizerTemporaries));
-    }
-    if (s_.master_bytes > 0 && s_.engine == Engine::kZero) {
-      // stage3.py _prepare_fp32_grad_for_sub_group, stage_1_and_2.py step: gradients are flattened in their own format, then cast
+    if (s_.master_bytes > 0 && s_.engine == Engine::kZero && s_.stage == 0) {   // fused_optimizer.py: flattened, then cast
       std::int64_t n = 0;
-      each_unit([&](const UnitSizes& u) { n += s_.stage >= 1 ? u.trained_shard : u.trained; });
-      if (s_.stage == 3) n = std::min<std::int64_t>(n, static_cast<std::int64_t>(s_.sub_group));
-      if (!s_.colossal) made.push_back(t_.make(scaled(n, s_.gradient_bytes), Term::kOptimizerTemporaries));
+      each_unit([&](const UnitSizes& u) { n += u.trained; });
+      made.push_back(t_.make(scaled(n, s_.gradient_bytes), Term::kOptimizerTemporaries));
       made.push_back(t_.make(scaled(n, 4), Term::kOptimizerTemporaries));
     }
     for (auto h : made) t_.drop(h);
@@ -511,9 +622,10 @@ class RankReplay {
   TapeRunner run_;
   std::unique_ptr<Sharder> sharder_;
   std::vector<std::int64_t> order_;
-  std::vector<char> replayed_;
+  std::vector<char> replayed_, frozen_input_;
   std::vector<std::unique_ptr<Tape>> tapes_;
   std::unique_ptr<Tape> head_tape_;
+  ModelWalk walk_;
   std::vector<Saved> saved_;
   std::vector<std::vector<Handle>> kept_;
   std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_;

@@ -111,6 +111,11 @@ void set_precision(Setup& s) {
   s.residual_bytes = s.compute_bytes;
   s.weight_gradient_bytes = s.compute_bytes;
   s.autocast_cache = s.autocast && s.parameter_bytes >= 4 && (s.engine == Engine::kDdp || s.engine == Engine::kZero);
+  // torch/amp: fp32 embeddings start an fp32 residual stream; a gradient comes in the format of the cast weight and is cast to its own
+  if (s.autocast_cache && s.compute_bytes == 2 && s.engine == Engine::kDdp) {
+    s.residual_bytes = 4;
+    s.weight_gradient_bytes = 4;
+  }
 }
 
 void set_method(Setup& s) {
@@ -127,6 +132,7 @@ void set_method(Setup& s) {
     s.adapters.rank = m.rank > 0 ? m.rank : 8;
     s.adapters.dropout = m.dropout > 0;
     s.adapters.dora = m.dora;
+    s.adapters.dora_again = s.age < 447;   // the transformers of PEFT 0.14's month
     if (m.adapter_dtype) {
       s.adapters.bytes = static_cast<int>(job::bytes_of(*m.adapter_dtype));
     } else {
@@ -193,6 +199,13 @@ Setup make_setup(const Request& request) {
   // split the root in 83e694105
   s.root_reshards = s.engine == Engine::kFsdp2 && !s.split_root && s.torch_date >= 20250601 &&
                     ((s.trainer == "torchtitan" && s.age >= 20250407) || s.trainer == "accelerate" || s.trainer == "transformers" || s.trainer == "axolotl");
+  if (s.engine == Engine::kFsdp1) {
+    s.flat_whole = s.stage == 0;
+    for (const char* key : {"backward_prefetch", "fsdp_backward_prefetch"})
+      if (const auto it = s.plan.fsdp.find(key); it != s.plan.fsdp.end()) s.prefetch_backward = it->is_string() && *it == "BACKWARD_PRE";
+    for (const char* key : {"forward_prefetch", "fsdp_forward_prefetch"})
+      if (const auto it = s.plan.fsdp.find(key); it != s.plan.fsdp.end()) s.forward_prefetch = it->is_boolean() && it->get<bool>();
+  }
   if (const auto it = s.plan.fsdp.find("limit_all_gathers"); it != s.plan.fsdp.end() && it->is_boolean() && !it->get<bool>()) s.gathers_in_flight = 6;
   if (s.plan.schedule.limit_gathers && !*s.plan.schedule.limit_gathers) s.gathers_in_flight = 6;
   // ProcessGroupNCCL recorded streams by default until torch 2.8 (TORCH_NCCL_AVOID_RECORD_STREAMS); torchtitan has told it not to since
@@ -214,7 +227,8 @@ bool names_module(const std::vector<std::string>& patterns, const std::string& m
     const auto ends_with = [&](const std::string& text) {
       return text.size() >= p.size() && text.compare(text.size() - p.size(), p.size(), p) == 0 && (text.size() == p.size() || text[text.size() - p.size() - 1] == '.');
     };
-    if (ends_with(module) || full_name.rfind(p, 0) == 0) return true;
+    const bool begins = full_name.compare(0, p.size(), p) == 0 && (full_name.size() == p.size() || full_name[p.size()] == '.' || p.empty() || p.back() == '.');
+    if (ends_with(module) || begins) return true;
     if (p.find('*') != std::string::npos) {      // '*' stands for one component
       std::size_t a = 0, b = 0;
       bool ok = true;

@@ -93,7 +93,8 @@ struct Setup {
   bool root_reshards = false;           // the root unit is released after forward and gathered again for its backward
   std::int64_t prefetch = 1;
   std::int64_t gathers_in_flight = 2;   // frees that wait for an event (FSDP1)
-  bool prefetch_backward = true;
+  bool prefetch_backward = true, forward_prefetch = false;
+  bool flat_whole = false;              // FSDP1's NO_SHARD: nothing is sharded, gradients are still flat parameters'
 
   ZeroSettings zero;                    // DeepSpeed, and engines that work like it
 

@@ -15,6 +15,11 @@ void set_optimizer(Setup& s) {
   const auto& o = s.job.optimizer;
   const bool low_bit = o.states && (*o.states == DType::kInt8 || *o.states == DType::kInt4);
   if (o.name == "sgd" || o.name == "lion" || o.name == "muon") s.states = 1;
+  if (o.name == "sgd") {
+    // TrainingArguments(optim="sgd") gives torch.optim.SGD without momentum: no state
+    if (s.trainer == "transformers") s.states = 0;
+    s.assumed.push_back(s.states == 0 ? "optimizer without momentum (transformers' sgd)" : "optimizer with momentum (one state a parameter)");
+  }
   if (o.name == "galore_adamw") {
     s.galore_rank = std::max<std::int64_t>(1, s.model.hidden / 4);
     s.assumed.push_back(fmt::format("GaLore rank {} (a quarter of the hidden size, as in its paper)", s.galore_rank));
@@ -37,7 +42,7 @@ void set_optimizer(Setup& s) {
     const auto& fsdp = s.plan.fsdp;
     const auto orig = fsdp.find("use_orig_params");
     if (low_bit || o.paged) s.step = Setup::Step::kFused;
-    else if (s.engine == Engine::kFsdp1 && orig != fsdp.end() && orig->is_boolean() && !orig->get<bool>()) s.step = Setup::Step::kSingle;
+    else if (s.engine == Engine::kFsdp1 && orig != fsdp.end() && orig->is_boolean() && !orig->get<bool>() && s.torch_date < 20231004) s.step = Setup::Step::kSingle;   // FlatParameter makes plain Parameters since 2.1
     else if (s.engine == Engine::kMegatron || s.engine == Engine::kZero || s.engine == Engine::kOwn) s.step = Setup::Step::kFused;
     // torch/optim/optimizer.py _default_to_fused_or_foreach: a DTensor is not a type that foreach is chosen for by itself
     else if (s.engine == Engine::kFsdp2 && s.stage == 3 && s.shard > 1 && s.trainer != "torchtitan") s.step = Setup::Step::kSingle;
@@ -46,6 +51,7 @@ void set_optimizer(Setup& s) {
     s.assumed.push_back(fmt::format("optimizer.implementation={} ({} default)", kNames[static_cast<int>(s.step)], s.job.framework.name));
   }
   if (low_bit && s.step == Setup::Step::kForeach) s.step = Setup::Step::kFused;
+  s.low_bit_wide_embeddings = low_bit && s.trainer == "transformers" && s.age >= 452;
   // torchtune takes torchao's where they are not paged; transformers and others take bitsandbytes', whose kernels need no copies
   s.low_bit_step = low_bit && !o.paged && s.states_on_device && (s.trainer == "torchtune" || s.trainer.rfind("torchao", 0) == 0);
 }

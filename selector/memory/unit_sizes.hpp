@@ -24,9 +24,10 @@ struct UnitSizes {
   std::int64_t gather_bytes = 0;         // what a gather makes, in the format in which it is computed
   std::int64_t trained = 0;              // trainable + adapters
   std::int64_t trained_shard = 0;        // with padding, over the ranks that share it
-  std::int64_t trained_matrices = 0;     // weights that autocast would copy
-  std::int64_t matrices = 0;
+  std::int64_t matrices = 0;             // weights that autocast copies
+  std::int64_t trained_matrices = 0;     // those whose copy it keeps until it is left
   std::int64_t persistent = 0;           // ZeRO-3: elements that stay whole because they are small
+  std::int64_t update_temporary = 0;     // bytes of the optimizer's work on one tensor, the most of any
   std::int64_t largest = 0;              // elements of the largest trained tensor
   std::vector<std::int64_t> trained_tensors;  // elements of each trained tensor as this rank keeps it
   std::vector<std::int64_t> state_tensors;    // elements of each optimizer state of them
