@@ -507,7 +507,8 @@ class RankReplay {
       const Handle table = t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients);
       if (tied_head_ && layout_.last && (!gather_root || !root_weights.empty())) {
         // the engine adds it and the head's gradient of the same table into a third (InputBuffer::accumulate; torch 2.4 to 2.11)
-        t_.drop(t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients));
+        // unless it has been cast from autocast's format: that copy takes the sum
+        if (!s_.autocast_cache) t_.drop(t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients));
         t_.drop(table);
       } else {
         root_weights.push_back(table);
