@@ -44,7 +44,15 @@ std::vector<std::int64_t> fixed_buffers(const Setup& s) {
     }
   }
   std::int64_t table = 0;
-  if (s.model.rope_theta > 0) table = s.model.max_positions * s.model.attention.head_dim * 4 * 2;
+  if (s.model.rope_theta > 0) {
+    table = s.model.max_positions * s.model.attention.head_dim * 4 * 2;
+    // transformers keeps no tables any more (models/*/modeling_*.py: Llama since 4.41, Mistral 4.42, the others 4.45, Mixtral 4.48): cosine and
+    // sine of the batch's positions, made once a forward
+    const auto& family = s.model.family;
+    const int since = family == "llama" ? 441 : family == "mistral" ? 442 : family == "mixtral" ? 448 : 445;
+    if ((s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "trl") && s.age >= since)
+      table = s.sequence * s.model.attention.head_dim * s.compute_bytes * 2;
+  }
   if (s.model.family == "gpt_bigcode") table = s.model.max_positions * s.model.max_positions;   // its causal mask
   blocks.push_back(std::min<std::int64_t>(table, 64 * kMiB));
   return blocks;
