@@ -266,6 +266,10 @@ void apply_megatron(Plan& plan, const std::string& where) {
   if (const auto n = whole(r, "expert-model-parallel-size", 1, 1 << 20)) plan.expert_parallel = *n;
   if (const Json* v = stated(r, "sequence-parallel"); v && v->is_boolean()) plan.sequence_parallel = v->get<bool>();
   if (const auto n = whole(r, "micro-batch-size", 1, 1 << 24)) plan.micro_batch = *n;
+  if (const Json* v = stated(r, "optimizer-cpu-offload"); v && v->is_boolean() && v->get<bool>() && plan.offload.optimizer == Place::kNone) {
+    plan.offload.optimizer = Place::kCpu;
+    plan.offload.optimizer_fraction = r.number("optimizer-offload-fraction", 0, 1).value_or(1);
+  }
 }
 
 }  // namespace

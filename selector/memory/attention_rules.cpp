@@ -1,11 +1,43 @@
 // Attention: fused kernels keep q, k, v, the result and a statistic a row; eager code keeps the score matrices.
 #include "selector/memory/op_rules.hpp"
+#include "selector/memory/setup_parts.hpp"
 
 namespace shardfit::memory {
 
+// Views that Megatron or Transformer Engine copies before attention; what they were taken from is let go.
+void TapeWriter::contiguous_for_megatron(const model::AttentionShape& shape, int& q, int& k, int& v) {
+  const auto is_view = [&](int t) { return tape.base(t) != t; };
+  const auto copy = [&](int& t) {
+    if (!is_view(t)) return;
+    TapeOp op;
+    op.name = "contiguous";
+    op.in.push(t);
+    Meta m = meta[static_cast<std::size_t>(t)];
+    m.gathered = -1;
+    t = emit(op, m);
+  };
+  const bool core = recomputing_;
+  if (shape.value_head_dim != shape.head_dim) {
+    // multi_latent_attention.py: value.contiguous(), a part of what the module mla_up_proj makes again
+    recomputing_ = recomputes_layer("mla_up_proj");
+    copy(v);
+  } else if (!core) {
+    // attention.py reshapes a group's query heads into a tensor of their own; Transformer Engine (attention/dot_product_attention/utils.py
+    // get_qkv_layout) takes the packed projection as it is only where q, k and v are equal parts of it, neither rotated nor grouped
+    const bool grouped = shape.heads != shape.kv_heads, packed = is_view(q) && is_view(k) && is_view(v) && !grouped;
+    if (grouped) copy(q);
+    const bool own_attention = megatron_word(s.plan, "transformer-impl") == "local";
+    if (!packed && !own_attention && !(grouped && s.dialect.repeats_kv)) copy(q), copy(k), copy(v);
+  }
+  recomputing_ = core;
+}
+
 void TapeWriter::attention(const model::Op& op) {
-  const int q = of[static_cast<std::size_t>(op.in[0])], k = of[static_cast<std::size_t>(op.in[1])], v = of[static_cast<std::size_t>(op.in[2])];
+  int q = of[static_cast<std::size_t>(op.in[0])], k = of[static_cast<std::size_t>(op.in[1])], v = of[static_cast<std::size_t>(op.in[2])];
+  if (s.engine == Engine::kMegatron) contiguous_for_megatron(op.attention, q, k, v);
   of[static_cast<std::size_t>(op.outs[0])] = attention_core(op.attention, q, k, v);
+  // core_attn is checkpointed as it is (attention.py _checkpointed_attention_forward): what it gives back stays
+  if (s.engine == Engine::kMegatron && recomputing_) tape.ops.back().recomputed = false;
 }
 
 int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int v) {

@@ -141,7 +141,7 @@ bool TapeWriter::is_last_linear(std::size_t index) const {
 
 int TapeWriter::linear(std::size_t index, int x) {
   const auto& op = block.ops[index];
-  const bool replicated = op.module.find("q_a_proj") != std::string::npos || op.module.find("kv_a_proj") != std::string::npos || op.kind == model::OpKind::kRouter;
+  const bool replicated = op.module.find("q_a_proj") != std::string::npos || op.module.find("kv_a_proj") != std::string::npos || op.module == "eh_proj" || op.kind == model::OpKind::kRouter;
   const bool row = s.tp > 1 && meta[static_cast<std::size_t>(x)].split;
   const bool column = s.tp > 1 && !row && !replicated;
   // Megatron keeps its part of the sequence and gathers again in backward (tensor_parallel/layers.py); DTensor keeps the whole

@@ -15,6 +15,10 @@ TapeWriter::TapeWriter(const Setup& setup, const model::Block& b, const UnitSize
   meta.reserve(block.tensors.size() * 3);
 }
 
+bool TapeWriter::recomputes_layer(const char* name) const {
+  return s.checkpoint == Setup::Checkpoint::kSelectiveModules && std::find(s.recomputed_modules.begin(), s.recomputed_modules.end(), name) != s.recomputed_modules.end();
+}
+
 // Megatron's --recompute-modules; a list of a plan names these or modules of the model.
 bool TapeWriter::recomputed(const model::Op& op) const {
   if (s.checkpoint != Setup::Checkpoint::kSelectiveModules) return false;
@@ -26,6 +30,10 @@ bool TapeWriter::recomputed(const model::Op& op) const {
       if (op.kind == K::kNorm && op.module.find("norm") != std::string::npos && op.module.find("q_") == std::string::npos && op.module.find("k_") == std::string::npos) return true;
     } else if (name == "moe_act") {
       if (op.kind == K::kExperts) return true;
+    } else if (name == "moe") {          // the whole layer: router, experts, shared experts
+      if (op.kind == K::kExperts || op.kind == K::kRouter || op.module.find("shared_expert") != std::string::npos) return true;
+    } else if (name == "shared_experts") {
+      if (op.module.find("shared_expert") != std::string::npos) return true;
     } else if (name == "mla_up_proj") {
       if (op.module.find("q_b_proj") != std::string::npos || op.module.find("kv_b_proj") != std::string::npos) return true;
       if (op.kind == K::kRope || op.kind == K::kConcat) return true;

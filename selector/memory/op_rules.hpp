@@ -48,8 +48,13 @@ class TapeWriter {
   int row_parallel_end(int y);
   int gather_sequence(int x);
   void attention(const model::Op& op);
+  void contiguous_for_megatron(const model::AttentionShape& shape, int& q, int& k, int& v);
   int attention_core(const model::AttentionShape& shape, int q, int k, int v);
   int experts(const model::Op& op, int x, int weights);
+  int experts_grouped(const model::Op& op, int x, int weights);
+  int experts_loop(const model::Op& op, int x, int weights);
+  int experts_megatron(const model::Op& op, int x);
+  bool recomputes_layer(const char* name) const;   // Megatron's --recompute-modules holds it
   bool packed_projection(std::size_t first, std::size_t& next);
   int cast(int x, const Meta& to, const char* name);
   // lora_rules.cpp

@@ -23,7 +23,7 @@ enum class Keeps { kAll, kInput, kPolicy };
 
 Keeps keeps(const Setup& s, std::int64_t block) {
   using C = Setup::Checkpoint;
-  if (s.checkpoint == C::kFull || (s.checkpoint == C::kEvery && (block + 1) % s.checkpoint_every == 0)) return Keeps::kInput;
+  if (s.checkpoint == C::kFull || (s.checkpoint == C::kEvery && (block + 1) % s.checkpoint_every == 0) || (s.checkpoint == C::kFirst && block % s.chunk_blocks < s.checkpoint_first)) return Keeps::kInput;
   return s.checkpoint == C::kSelectiveOp ? Keeps::kPolicy : Keeps::kAll;
 }
 
@@ -107,7 +107,7 @@ class Floor {
   }
 
  private:
-  const UnitSizes& unit(std::int64_t block) const { return sizes_.blocks[static_cast<std::size_t>(sizes_.order[static_cast<std::size_t>(block)])]; }
+  const UnitSizes& unit(std::int64_t block) const { return sizes_.blocks[static_cast<std::size_t>(sizes_.kind(block))]; }
 
   // From the second step on.
   Bytes resting(const StageLayout& layout) const {
@@ -121,7 +121,7 @@ class Floor {
       for (auto n : u.state_tensors) states += scaled(n, s_.state_bytes);
     };
     for (auto b : layout.blocks) add(unit(b));
-    if (layout.first || (layout.last && (s_.model.tied_embeddings || layout.predictions > 0))) add(sizes_.embedding);
+    if (layout.first || (layout.last && (s_.model.tied_embeddings || layout.predictions > 0))) add(sizes_.embedding_of(layout));
     if (layout.last) add(sizes_.head);
     if (!s_.offload_parameters) certain += parameters;
     if (all.trained == 0) return {certain, certain + bytes};
@@ -140,50 +140,58 @@ class Floor {
   }
 
   std::int64_t activations(const StageLayout& layout, double enough) {
-    const auto& order = layout.active.empty() ? layout.blocks : layout.active;
+    const auto& order = layout.replayed();
+    if (order.empty()) return 0;
     const BlockShape shape{.tokens = s_.tokens, .encoder_tokens = s_.tokens, .sequences = s_.micro_batch, .sequence = s_.sequence};
     struct Kind {
       std::unique_ptr<Tape> tape;
       std::int64_t inside[3] = {-1, -1, -1}, output = 0;
     };
-    std::vector<Kind> kinds(s_.model.blocks.size());
+    std::vector<Kind> kinds(sizes_.blocks.size());
     const auto kind = [&](std::int64_t block) -> Kind& {
-      const auto index = static_cast<std::size_t>(sizes_.order[static_cast<std::size_t>(block)]);
+      const auto index = static_cast<std::size_t>(sizes_.kind(block));
       auto& k = kinds[index];
       if (!k.tape) {
-        k.tape = std::make_unique<Tape>(block_tape(s_, s_.model.blocks[index], sizes_.blocks[index], shape));
+        k.tape = std::make_unique<Tape>(block_tape(s_, sizes_.block(s_, static_cast<int>(index)), sizes_.blocks[index], shape));
         k.output = output_bytes(*k.tape);
       }
       return k;
     };
-    std::int64_t kept = 0, of_last = 0;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      Kind& k = kind(order[i]);
-      const Keeps how = keeps(s_, order[i]);
-      auto& inside = k.inside[static_cast<int>(how)];
-      if (inside < 0) {
-        inside = kept_inside(*k.tape, how);
-        if (how == Keeps::kAll) inside = std::max<std::int64_t>(0, std::min(inside, kept_by_forward(*k.tape)));
-      }
-      of_last = inside;
-      kept += inside;
-      if (i + 1 == order.size()) break;
-      // The next block's input stays where either block keeps it.
-      const Kind& next = kind(order[i + 1]);
-      const Keeps next_how = keeps(s_, order[i + 1]);
-      const bool stays = (how == Keeps::kAll && saved(*k.tape, k.tape->output)) ||
-                         (next_how == Keeps::kAll ? saved(*next.tape, next.tape->input) : !s_.offload_activations);
-      if (stays) kept += k.output;
-    }
+    std::int64_t of_last = 0;
+    const auto kept_of = [&](const std::vector<std::int64_t>& order) {
+      std::int64_t kept = 0;
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        Kind& k = kind(order[i]);
+        const Keeps how = keeps(s_, order[i]);
+        auto& inside = k.inside[static_cast<int>(how)];
+        if (inside < 0) {
+          inside = kept_inside(*k.tape, how);
+          if (how == Keeps::kAll) inside = std::max<std::int64_t>(0, std::min(inside, kept_by_forward(*k.tape)));
+        }
+        of_last = inside;
+        kept += inside;
+        if (i + 1 == order.size()) break;
+        // The next block's input stays where either block keeps it.
+        const Kind& next = kind(order[i + 1]);
+        const Keeps next_how = keeps(s_, order[i + 1]);
+        const bool stays = (how == Keeps::kAll && saved(*k.tape, k.tape->output)) ||
+                           (next_how == Keeps::kAll ? saved(*next.tape, next.tape->input) : !s_.offload_activations);
+        if (stays) kept += k.output;
+        }
+      return kept;
+    };
+    std::int64_t held = 0;
+    for (const auto& chunk : layout.held) held += chunk.count * kept_of(chunk.blocks);
+    const std::int64_t kept = kept_of(order);
     std::int64_t most = kept;
-    if (static_cast<double>(most + layout.held * kept) > enough) return most + layout.held * kept;
+    if (static_cast<double>(most + held) > enough) return most + held;
     if (layout.last) {
       if (head_peak_ < 0) head_peak_ = peak_of(s_, head_tape(s_, sizes_.head, shape), Keeps::kAll);
       most = std::max(most, kept + head_peak_);
     }
     const Keeps last_how = keeps(s_, order.back());
     if (last_how != Keeps::kPolicy) most = std::max(most, kept - of_last + peak_of(s_, *kind(order.back()).tape, last_how));
-    return most + layout.held * kept;
+    return most + held;
   }
 
   const Setup& s_;

@@ -8,6 +8,7 @@
 #include "selector/memory/host_terms.hpp"
 #include "selector/memory/optimizer_rules.hpp"
 #include "selector/memory/overheads.hpp"
+#include "selector/memory/prediction_block.hpp"
 
 namespace shardfit::memory {
 namespace {
@@ -22,6 +23,7 @@ Mode mode_of(const Setup& s, std::int64_t block) {
   switch (s.checkpoint) {
     case C::kFull: return Mode::kRecompute;
     case C::kEvery: return (block + 1) % s.checkpoint_every == 0 ? Mode::kRecompute : Mode::kKeep;
+    case C::kFirst: return block % s.chunk_blocks < s.checkpoint_first ? Mode::kRecompute : Mode::kKeep;
     case C::kSelectiveOp: return Mode::kPolicy;
     default: return Mode::kKeep;
   }
@@ -39,20 +41,20 @@ class RankReplay {
       t_.hold_recorded(1024);
       options_.every_block = true;
     }
-    order_ = layout.active.empty() ? layout.blocks : layout.active;
+    order_ = layout.replayed();
     find_frozen();
     choose_replayed();
   }
 
   StageResult run() {
     load();
-    const std::int64_t micro_steps = std::min<std::int64_t>(s_.accumulation, 2);
-    for (int step = 1; step <= 2; ++step) {
+    const std::int64_t micro_steps = s_.longest_first ? 1 : std::min<std::int64_t>(s_.accumulation, 2);
+    for (int step = 1; step <= (s_.longest_first ? 1 : 2); ++step) {
       t_.set_step(step);
       auto held = hold_earlier_batches();
       for (auto h : pipeline_buffers(step)) held.push_back(h);
       for (std::int64_t m = 0; m < micro_steps; ++m) {
-        sharder_->begin_micro_step(m + 1 == micro_steps);
+        sharder_->begin_micro_step(m + 1 == (s_.longest_first ? s_.accumulation : micro_steps));
         forward();
         loss_and_backward();
       }
@@ -81,7 +83,7 @@ class RankReplay {
   using Handle = Timeline::Handle;
   static constexpr Handle kNone = Timeline::kNone;
 
-  int kind(std::int64_t block) const { return sizes_.order[static_cast<std::size_t>(block)]; }
+  int kind(std::int64_t block) const { return sizes_.kind(block); }
   const UnitSizes& unit(std::int64_t block) const { return sizes_.blocks[static_cast<std::size_t>(kind(block))]; }
   bool is_encoder(std::int64_t block) const { return block < sizes_.encoder_blocks; }
 
@@ -102,12 +104,12 @@ class RankReplay {
   const Tape& tape(std::int64_t block) {
     const int k = kind(block);
     const bool frozen = frozen_input_[static_cast<std::size_t>(block)] != 0;
-    if (tapes_.size() < 2 * s_.model.blocks.size()) tapes_.resize(2 * s_.model.blocks.size());
+    if (tapes_.size() < 2 * sizes_.blocks.size()) tapes_.resize(2 * sizes_.blocks.size());
     auto& slot = tapes_[2 * static_cast<std::size_t>(k) + (frozen ? 1 : 0)];
     if (!slot) {
       BlockShape shape = shape_of(is_encoder(block));
       shape.frozen_input = frozen;
-      slot = std::make_unique<Tape>(block_tape(s_, s_.model.blocks[static_cast<std::size_t>(k)], sizes_.blocks[static_cast<std::size_t>(k)], shape));
+      slot = std::make_unique<Tape>(block_tape(s_, sizes_.block(s_, k), sizes_.blocks[static_cast<std::size_t>(k)], shape));
     }
     return *slot;
   }
@@ -150,7 +152,7 @@ class RankReplay {
     t_.enter(Phase::kLoad);
     GatherUnit all;
     for (auto b : layout_.blocks) all.add(unit(b));
-    if (holds_embedding()) all.add(sizes_.embedding);
+    if (holds_embedding()) all.add(sizes_.embedding_of(layout_));
     if (layout_.last) all.add(sizes_.head);
     const bool sharded = whole_units();
     std::vector<std::int64_t> whole, mine;
@@ -161,7 +163,7 @@ class RankReplay {
     std::int64_t root_whole = 0, root_mine = 0;
     for (int e = 0; e < 2; ++e) {
       if (!(e == 0 ? holds_embedding() : layout_.last)) continue;
-      const auto& u = e == 0 ? sizes_.embedding : sizes_.head;
+      const auto& u = e == 0 ? sizes_.embedding_of(layout_) : sizes_.head;
       root_whole += u.rest_bytes;
       root_mine += sharded ? u.rest_shard_bytes : u.rest_bytes;
     }
@@ -178,12 +180,14 @@ class RankReplay {
         t_.drop(full[i]);
       }
     } else if (!s_.offload_parameters && s_.engine == Engine::kFsdp1 && sharded && s_.shard > 1) {
-      for (auto b : layout_.blocks) load_flat({&s_.model.blocks[static_cast<std::size_t>(kind(b))]}, {&unit(b)}, mine[mine_index_++]);
+      for (auto b : layout_.blocks) load_flat({&sizes_.block(s_, kind(b))}, {&unit(b)}, mine[mine_index_++]);
       std::vector<const model::Block*> parts;
       std::vector<const UnitSizes*> sizes;
-      if (holds_embedding()) parts.push_back(&s_.model.embedding), sizes.push_back(&sizes_.embedding);
+      if (holds_embedding()) parts.push_back(&s_.model.embedding), sizes.push_back(&sizes_.embedding_of(layout_));
       if (layout_.last) parts.push_back(&s_.model.head), sizes.push_back(&sizes_.head);
       load_flat(parts, sizes, mine.back());
+    } else if (!s_.offload_parameters && flattened_on_device(all)) {
+      load_and_flatten(all);
     } else if (!s_.offload_parameters) {
       for (auto b : mine) t_.make(b, Term::kParameters);
     }
@@ -197,7 +201,7 @@ class RankReplay {
       if (k % group() == 0) sharder_->units.emplace_back();
       sharder_->units.back().add(unit(order_[k]));
     }
-    if (!layout_.active.empty() && s_.engine == Engine::kFsdp2 && s_.stage == 3) {
+    if (layout_.chunked && s_.engine == Engine::kFsdp2 && s_.stage == 3) {
       // stages of a pipeline do not reshard and keep unsharded gradients: so do the chunks that are not replayed
       for (auto b : layout_.blocks) {
         if (std::find(order_.begin(), order_.end(), b) != order_.end()) continue;
@@ -205,16 +209,16 @@ class RankReplay {
         t_.make(scaled(unit(b).trained, s_.reduce_bytes), Term::kUnshardedGradients);
       }
     }
-    if (holds_embedding()) embedding_.add(sizes_.embedding);
+    if (holds_embedding()) embedding_.add(sizes_.embedding_of(layout_));
     if (layout_.last) head_.add(sizes_.head);
     root_ = GatherUnit{};
-    if (holds_embedding()) root_.add(sizes_.embedding);
+    if (holds_embedding()) root_.add(sizes_.embedding_of(layout_));
     if (layout_.last) root_.add(sizes_.head);
     split_root_ = s_.split_root || (s_.engine == Engine::kZero && s_.stage == 3);
     tied_head_ = s_.model.tied_embeddings;
     if (tied_head_ && split_root_ && layout_.last) {                      // the table is gathered again for the projection
-      head_.gather_bytes += sizes_.embedding.gather_bytes;
-      head_.elements += sizes_.embedding.elements;
+      head_.gather_bytes += sizes_.embedding_of(layout_).gather_bytes;
+      head_.elements += sizes_.embedding_of(layout_).elements;
     }
     walk_model();
     t_.mark("load");
@@ -224,7 +228,7 @@ class RankReplay {
   void walk_model() {
     for (std::size_t k = 0; k < order_.size(); ++k) {
       const int kind_of = kind(order_[k]);
-      walk_.blocks.push_back({&tape(order_[k]), &s_.model.blocks[static_cast<std::size_t>(kind_of)], &unit(order_[k]), kind_of, mode_of(s_, order_[k]) != Mode::kKeep, replayed_[k] != 0});
+      walk_.blocks.push_back({&tape(order_[k]), &sizes_.block(s_, kind_of), &unit(order_[k]), kind_of, mode_of(s_, order_[k]) != Mode::kKeep, replayed_[k] != 0});
     }
     if (layout_.first) walk_.embedding = &sizes_.embedding;
     if (layout_.last) {
@@ -234,6 +238,22 @@ class RankReplay {
     }
     sharder_->prepare(walk_);
     for (const auto k : sharder_->fullest_blocks()) replayed_[k] = 1;
+  }
+
+  // stage_1_and_2.py: from 0.19.0 on trained parameters become one flat tensor on the device where there is room for it beside them
+  // (before, they went through the host); the memory that they came in stays in the allocator's cache.
+  bool flattened_on_device(const GatherUnit& all) const {
+    if (s_.engine != Engine::kZero || s_.colossal || s_.zero.release < 1900 || s_.stage < 1 || s_.stage > 2 || s_.adapters.any) return false;
+    const auto bytes = scaled(all.trained, s_.parameter_bytes);
+    return all.trained == all.elements && (options_.allocator_limit <= 0 || 2 * bytes < options_.allocator_limit);
+  }
+  void load_and_flatten(const GatherUnit& all) {
+    std::vector<Handle> tensors;
+    each_unit([&](const UnitSizes& u) {
+      for (auto n : u.whole_tensors) tensors.push_back(t_.make(scaled(n, s_.parameter_bytes), Term::kLoading));
+    });
+    t_.make(scaled(all.trained, s_.parameter_bytes), Term::kParameters);
+    for (auto h : tensors) t_.drop(h);
   }
 
   // FSDP1 wraps from the inside out (torch/distributed/fsdp/_init_utils.py): a unit's tensors come to the device, are broadcast from
@@ -262,34 +282,38 @@ class RankReplay {
 
   std::vector<Handle> hold_earlier_batches() {
     std::vector<Handle> held;
-    if (layout_.held <= 0) return held;
-    if (held_bytes_ < 0) {
-      Timeline scratch({});
-      TapeRunner r(scratch);
-      const auto& first = tape(order_.front());
-      Handle x = scratch.make(first.bytes(first.input), Term::kActivations);
-      std::vector<Saved> saved(order_.size());
-      std::vector<std::vector<Handle>> kept(order_.size());
-      for (std::size_t k = 0; k < order_.size(); ++k) {
-        const auto& g = tape(order_[k]);
-        TapeRunner::Forward how;
-        const Mode mode = mode_of(s_, order_[k]);
-        how.save = mode == Mode::kKeep;
-        if (mode == Mode::kPolicy) {
-          kept[k].assign(g.tensors.size(), kNone);
-          how.kept = &kept[k];
-          how.collect_policy = true;
-        }
-        const Handle y = r.forward(g, x, how, how.save ? &saved[k] : nullptr);
-        if (mode == Mode::kKeep) scratch.drop(x);
-        x = y;
-      }
-      // Megatron frees what a stage sent on (deallocate_pipeline_outputs); torch's stages keep it for their backward
-      if (s_.engine == Engine::kMegatron) scratch.drop(x);
-      held_bytes_ = scratch.allocated();
-    }
-    for (std::int64_t i = 0; i < layout_.held; ++i) held.push_back(t_.make(held_bytes_, Term::kActivations));
+    if (held_bytes_.empty())
+      for (const auto& chunk : layout_.held) held_bytes_.push_back(bytes_in_flight(chunk.blocks));
+    for (std::size_t c = 0; c < layout_.held.size(); ++c)
+      for (std::int64_t i = 0; i < layout_.held[c].count; ++i) held.push_back(t_.make(held_bytes_[c], Term::kActivations));
     return held;
+  }
+
+  // What a chunk's forward leaves until its backward.
+  std::int64_t bytes_in_flight(const std::vector<std::int64_t>& blocks) {
+    Timeline scratch({});
+    TapeRunner r(scratch);
+    const auto& first = tape(blocks.front());
+    Handle x = scratch.make(first.bytes(first.input), Term::kActivations);
+    std::vector<Saved> saved(blocks.size());
+    std::vector<std::vector<Handle>> kept(blocks.size());
+    for (std::size_t k = 0; k < blocks.size(); ++k) {
+      const auto& g = tape(blocks[k]);
+      TapeRunner::Forward how;
+      const Mode mode = mode_of(s_, blocks[k]);
+      how.save = mode == Mode::kKeep;
+      if (mode == Mode::kPolicy) {
+        kept[k].assign(g.tensors.size(), kNone);
+        how.kept = &kept[k];
+        how.collect_policy = true;
+      }
+      const Handle y = r.forward(g, x, how, how.save ? &saved[k] : nullptr);
+      if (mode == Mode::kKeep) scratch.drop(x);
+      x = y;
+    }
+    // Megatron frees what a stage sent on (deallocate_pipeline_outputs); torch's stages keep it for their backward
+    if (s_.engine == Engine::kMegatron) scratch.drop(x);
+    return scratch.allocated();
   }
 
   // torch.distributed.pipelining, stage.py: the first step makes buffers for what each micro batch receives, inputs
@@ -301,7 +325,7 @@ class RankReplay {
     const auto &front = tape(order_.front()), &back = tape(order_.back());
     const std::int64_t in = front.bytes(front.input), out = back.bytes(back.output), chunks = std::max<std::int64_t>(1, s_.vp);
     const std::int64_t receives = (chunks - (layout_.first ? 1 : 0)) * s_.accumulation, sends = (chunks - (layout_.last ? 1 : 0)) * s_.accumulation;
-    const std::int64_t alive = layout_.held + 1;      // counted with their activations
+    const std::int64_t alive = layout_.held_batches() + 1;      // counted with their activations
     if (step == 1) {
       t_.make(std::max<std::int64_t>(0, receives - alive) * in, Term::kBuffers);
       t_.make(sends * out, Term::kBuffers);
@@ -310,7 +334,7 @@ class RankReplay {
     if (keeps_stage_outputs()) {
       for (std::int64_t i = alive; i < sends; ++i) held.push_back(t_.make(out, Term::kActivations));
       if (layout_.last)
-        for (std::int64_t i = 1; i < s_.accumulation; ++i) held.push_back(t_.make(stage_logits(), Term::kLogits));
+        for (std::int64_t i = 0; i < s_.accumulation; ++i) held.push_back(t_.make(stage_logits(), Term::kLogits));
     }
     return held;
   }
@@ -552,7 +576,7 @@ class RankReplay {
   template <class F>
   void each_unit(F&& f) {
     for (auto b : layout_.blocks) f(unit(b));
-    if (holds_embedding()) f(sizes_.embedding);
+    if (holds_embedding()) f(sizes_.embedding_of(layout_));
     if (layout_.last) f(sizes_.head);
   }
 
@@ -597,7 +621,7 @@ class RankReplay {
     } else if (s_.step == Setup::Step::kSingle && s_.engine == Engine::kFsdp1 && (s_.job.optimizer.name == "adamw" || s_.job.optimizer.name == "adam")) {   // one flat parameter a unit
       std::int64_t most = 0, root = 0;
       for (auto b : layout_.blocks) most = std::max(most, unit(b).trained_shard);
-      if (holds_embedding()) root += sizes_.embedding.trained_shard;
+      if (holds_embedding()) root += sizes_.embedding_of(layout_).trained_shard;
       if (layout_.last) root += sizes_.head.trained_shard;
       made.push_back(t_.make(scaled(std::max(most, root), 2 * s_.state_bytes), Term::kOptimizerTemporaries));
     } else {
@@ -629,11 +653,12 @@ class RankReplay {
   ModelWalk walk_;
   std::vector<Saved> saved_;
   std::vector<std::vector<Handle>> kept_;
+  std::vector<std::int64_t> held_bytes_;
   std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
   std::size_t mine_index_ = 0;
-  std::int64_t trained_ = 0, held_bytes_ = -1;
+  std::int64_t trained_ = 0;
   bool split_root_ = false, tied_head_ = false;
 };
 
@@ -642,7 +667,12 @@ class RankReplay {
 ModelSizes model_sizes(const Setup& s) {
   ModelSizes m;
   for (const auto& b : s.model.blocks) m.blocks.push_back(unit_sizes(s, b));
+  if (s.predictions > 0 && !s.model.body.empty()) {
+    m.prediction = prediction_block(s.model.blocks[static_cast<std::size_t>(s.model.body.back().block)], s.model.hidden);
+    m.blocks.push_back(unit_sizes(s, *m.prediction));
+  }
   m.embedding = unit_sizes(s, s.model.embedding);
+  m.embedding_copy = unit_sizes(s, s.model.embedding, true);
   m.head = unit_sizes(s, s.model.head);
   for (const auto& run : s.model.encoder) m.order.insert(m.order.end(), static_cast<std::size_t>(run.count), run.block);
   m.encoder_blocks = s.model.encoder_decoder ? static_cast<std::int64_t>(m.order.size()) : 0;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "selector/memory/op_rules.hpp"
@@ -12,22 +13,42 @@
 
 namespace shardfit::memory {
 
+struct StageLayout {
+  std::vector<std::int64_t> blocks;    // numbers of the blocks on this rank
+  bool chunked = false;                // only `active` is replayed
+  std::vector<std::int64_t> active;    // those of the chunk that is run forward and backward at the fullest moment
+  bool first = true, last = true;
+  std::int64_t predictions = 0;        // blocks of multi-token prediction among them, each with a loss of its own
+  struct Held {
+    std::vector<std::int64_t> blocks;
+    std::int64_t count = 0;
+  };
+  std::vector<Held> held;              // chunks of further micro batches whose activations are alive
+  std::int64_t held_batches() const {
+    std::int64_t n = 0;
+    for (const auto& h : held) n += h.count;
+    return n;
+  }
+  const std::vector<std::int64_t>& replayed() const { return chunked ? active : blocks; }
+};
+
 // Sizes of all units of a model on one rank, worked out once and shared by the stages.
 struct ModelSizes {
   std::vector<UnitSizes> blocks;       // by index into Model::blocks
   UnitSizes embedding, head;
+  UnitSizes embedding_copy;            // the table alone, as the last stage of a pipeline has it for a tied output projection
   std::vector<int> order;              // index into Model::blocks of each block, encoder first
   std::int64_t encoder_blocks = 0;
+  // A block of multi-token prediction, where the setup has any: number order.size(), the last of `blocks`.
+  std::optional<model::Block> prediction;
+
+  const UnitSizes& embedding_of(const StageLayout& layout) const { return layout.first || layout.predictions > 0 ? embedding : embedding_copy; }
+  int kind(std::int64_t block) const { return static_cast<std::size_t>(block) < order.size() ? order[static_cast<std::size_t>(block)] : static_cast<int>(blocks.size()) - 1; }
+  const model::Block& block(const Setup& setup, int kind) const {
+    return static_cast<std::size_t>(kind) < setup.model.blocks.size() ? setup.model.blocks[static_cast<std::size_t>(kind)] : *prediction;
+  }
 };
 ModelSizes model_sizes(const Setup& setup);
-
-struct StageLayout {
-  std::vector<std::int64_t> blocks;    // numbers of the blocks on this rank
-  std::vector<std::int64_t> active;    // those of the chunk that is replayed (pipelines); empty = all
-  bool first = true, last = true;
-  std::int64_t predictions = 0;        // blocks of multi-token prediction among them, each with a loss of its own
-  std::int64_t held = 0;               // further micro batches whose activations are alive
-};
 
 struct StageResult {
   std::int64_t allocated_peak = 0, reserved_peak = 0;

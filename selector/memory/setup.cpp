@@ -65,14 +65,9 @@ void set_layout(Setup& s) {
     s.reshard = job::Sharding::Reshard::kFalse;
   }
   s.shard = s.stage == 0 ? 1 : p.sharding.shard_degree * (p.sharding.over_context_parallel ? s.cp : 1);
-  s.etp = s.engine == Engine::kMegatron ? s.tp : 1;
-  if (s.engine == Engine::kMegatron) {
-    if (const auto it = p.megatron.find("expert-tensor-parallel-size"); it != p.megatron.end() && it->is_number_integer())
-      s.etp = std::max<std::int64_t>(1, it->get<std::int64_t>());
-    s.shard = p.sharding.stage == 0 ? 1 : p.sharding.shard_degree * s.cp;   // the distributed optimizer shards over context parallelism too
-  }
+  if (s.engine == Engine::kMegatron) set_megatron_layout(s);
   s.expert_shard = s.stage == 0 ? 1 : std::max<std::int64_t>(1, s.gpus / (s.pp * s.etp * s.ep));
-  if (s.ep == 1) s.expert_shard = s.shard;
+  if (s.ep == 1 && s.engine != Engine::kMegatron) s.expert_shard = s.shard;
   s.micro_batch = std::max<std::int64_t>(1, p.micro_batch);
   s.accumulation = std::max<std::int64_t>(1, p.gradient_accumulation);
   s.sequence = std::max<std::int64_t>(1, s.job.sequence_length / s.cp);
@@ -80,6 +75,8 @@ void set_layout(Setup& s) {
   s.tokens = s.micro_batch * s.sequence;
   s.sequence_parallel = p.sequence_parallel && s.tp > 1;
   s.no_sync = (p.accumulate_without_sync && s.accumulation > 1) || (s.engine == Engine::kFsdp2 && s.pp > 1);
+  // litgpt finetune/*.py, fa5d73e3 to 73baa2d5: get_batch(longest_seq_ix if iter_num == 0)
+  s.longest_first = s.trainer == "litgpt" && s.age >= 20230621 && s.age < 20240229;
   s.unit_blocks = std::max<std::int64_t>(1, p.schedule.unit_blocks.value_or(1));
 }
 
@@ -139,7 +136,7 @@ void set_method(Setup& s) {
       s.adapters.bytes = s.trainer == "transformers" ? 4 : 2;   // PEFT: autocast_adapter_dtype upcasts them
       s.assumed.push_back(fmt::format("method.adapter_dtype={} ({})", s.adapters.bytes == 4 ? "fp32" : "bf16", s.trainer.empty() ? "compute format" : s.trainer + " default"));
     }
-    s.adapters.own_units = s.trainer != "litgpt";
+    s.adapters.own_units = s.trainer != "litgpt" && !getenv("LX");
   }
 }
 
@@ -164,10 +161,7 @@ void set_offload(Setup& s) {
 
 std::int64_t Setup::padded_vocabulary() const {
   if (engine != Engine::kMegatron) return model.vocabulary;
-  std::int64_t multiple = 128;
-  if (const auto it = plan.megatron.find("make-vocab-size-divisible-by"); it != plan.megatron.end() && it->is_number_integer())
-    multiple = std::max<std::int64_t>(1, it->get<std::int64_t>());
-  multiple *= tp;
+  const std::int64_t multiple = std::max<std::int64_t>(1, megatron_number(plan, "make-vocab-size-divisible-by", 128)) * tp;
   return (model.vocabulary + multiple - 1) / multiple * multiple;
 }
 
@@ -182,6 +176,11 @@ Setup make_setup(const Request& request) {
   set_optimizer(s);
   set_checkpointing(s);
   set_zero(s);
+  if (s.engine == Engine::kMegatron) {
+    set_megatron(s);
+    check_megatron(s);
+  }
+  check_tensor_parallel(s);
   // trl casts norms to fp32 for a QLoRA on one GPU (peft_module_casting_to_bf16); Linear4bit gives back its input's format, so the
   // residual stream is fp32 from the first block on
   const bool trl_norms = s.quantized && s.trainer == "transformers" && s.stage == 0 && s.compute_bytes == 2;

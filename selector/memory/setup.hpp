@@ -38,6 +38,7 @@ struct Setup {
   bool colossal = false;
 
   std::int64_t gpus = 1, tp = 1, cp = 1, ep = 1, etp = 1, pp = 1, vp = 1;
+  std::int64_t predictions = 0;         // blocks of multi-token prediction (Megatron)
   std::int64_t shard = 1;               // ranks that share one copy of what the stage shards
   std::int64_t expert_shard = 1;        // the same for expert weights
   std::int64_t stage = 0;
@@ -48,6 +49,7 @@ struct Setup {
   std::int64_t tokens = 0;              // micro_batch x sequence
   bool sequence_parallel = false;
   bool no_sync = false;
+  bool longest_first = false;           // the longest batch is the run's first micro step: before any gradient or state exists
   bool collectives_record = false;      // tensor-parallel collectives hold their tensors back while the CPU runs ahead
 
   double parameter_bytes = 4, master_bytes = 0, gradient_bytes = 4, reduce_bytes = 4;
@@ -67,8 +69,9 @@ struct Setup {
   double quantized_bytes = 0.5;         // an element, with its scales
   bool quantized_context = false;       // inputs of quantized products live until the loss of the next micro batch
 
-  enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
+  enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kFirst, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
   std::int64_t checkpoint_every = 1;
+  std::int64_t checkpoint_first = 0, chunk_blocks = 1;   // kFirst: so many blocks of each chunk of a pipeline (Megatron's method "block")
   std::vector<std::string> recomputed_modules;   // with kSelectiveModules
   bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true, policy_keeps_attention = true;   // torchtitan's save list at its version
   bool policy_keeps_every = false;      // ... without the rule of every second matmul

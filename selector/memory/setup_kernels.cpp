@@ -60,11 +60,6 @@ void set_kernels(Setup& s) {
     s.dialect.rope_copies = s.dialect.rope_temporary = 0;
     s.dialect.fused_mlp = true;
   }
-  if (s.engine == Engine::kMegatron) {
-    const auto it = s.plan.megatron.find("no-gradient-accumulation-fusion");
-    if (it != s.plan.megatron.end() && it->is_boolean() && it->get<bool>()) s.dialect.weight_gradient_fused = false;
-    if (s.stage == 3) s.dialect.weight_gradient_fused = false;   // Megatron-FSDP: no main buffer of the whole gradient to add to
-  }
   if (s.compiled) {                     // inductor fuses the point-wise work
     s.dialect.norm = NormStyle::kFused;
     s.dialect.rope_copies = s.dialect.rope_temporary = 0;

@@ -4,17 +4,33 @@
 #include <cmath>
 
 #include "selector/memory/optimizer_rules.hpp"
+#include "selector/memory/setup_parts.hpp"
 
 namespace shardfit::memory {
 namespace {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-bool replicated_under_tp(const model::Parameter& p) {
+// Layers whose input is split, so that each rank adds the whole bias once (RowParallelLinear, RowwiseParallel).
+bool row_parallel(const std::string& module) {
+  for (const char* end : {"o_proj", "out_proj", "c_proj", "down_proj", "attention.dense", "self_attention.dense", "output.dense", "dense_4h_to_h", "fc2", "fc_out", "w2"}) {
+    const std::string_view name(end);
+    if (module.size() >= name.size() && module.compare(module.size() - name.size(), name.size(), name) == 0) return true;
+  }
+  return false;
+}
+
+bool replicated_under_tp(const Setup& s, const model::Block& block, const model::Parameter& p) {
   using K = model::Parameter::Kind;
+  // of latent attention: whole on every rank with Transformer Engine's layers ("duplicated"), split with Megatron's own
+  const bool down_projection = (p.module.find("q_a_proj") != std::string::npos || p.module.find("kv_a_proj") != std::string::npos) && !(s.engine == Engine::kMegatron && megatron_word(s.plan, "transformer-impl") == "local");
+  if (p.kind == K::kBias) {             // with its matrix, where each rank has some of the outputs
+    const bool of_matrix = std::any_of(block.parameters.begin(), block.parameters.end(), [&](const auto& other) { return other.kind == K::kMatrix && other.module == p.module; });
+    return !of_matrix || row_parallel(p.module) || down_projection;
+  }
   if (p.kind != K::kMatrix && p.kind != K::kEmbedding) return true;
   if (p.name.find("position") != std::string::npos || p.name.find("wpe") != std::string::npos || p.name.find("token_type") != std::string::npos) return true;
-  return p.module.find("q_a_proj") != std::string::npos || p.module.find("kv_a_proj") != std::string::npos;
+  return down_projection;
 }
 
 // Elements that one of `ranks` keeps of a tensor of `elements` with `rows` rows.
@@ -26,7 +42,7 @@ std::int64_t shard_of(const Setup& s, std::int64_t elements, std::int64_t rows, 
 
 }  // namespace
 
-UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
+UnitSizes unit_sizes(const Setup& s, const model::Block& block, bool table_only) {
   UnitSizes u;
   const auto& method = s.job.method;
   using Kind = model::Parameter::Kind;
@@ -39,6 +55,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
   const double gather_each = s.adapters.any && s.trainer == "transformers" ? s.parameter_bytes : s.compute_bytes;
   for (std::size_t i = 0; i < block.parameters.size(); ++i) {
     const auto& p = block.parameters[i];
+    if (table_only && (p.shape.size() != 2 || p.shape[0] != s.model.vocabulary)) continue;
     auto& role = u.roles[i];
     const std::int64_t whole = p.elements();
     switch (method.kind) {
@@ -53,8 +70,9 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
     if (role.trainable) u.whole_trainable += whole;
     std::int64_t e = whole, rows = p.shape.empty() ? 1 : p.shape[0];
     std::int64_t ranks = s.shard;
-    if (p.kind == Kind::kExpert) {
-      if (s.ep > 1 || s.etp > 1) {
+    const bool of_experts = p.kind == Kind::kExpert || (p.kind == Kind::kBias && p.shape.size() == 2 && p.module.find("experts") != std::string::npos);
+    if (of_experts) {
+      if (s.ep > 1 || s.etp > 1 || s.engine == Engine::kMegatron) {
         e = divide_up(e, s.ep * s.etp);
         ranks = s.expert_shard;
       } else if (s.tp > 1) {
@@ -62,7 +80,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block) {
       }
       rows = std::max<std::int64_t>(1, std::min(rows, e));
       u.expert_elements += e;
-    } else if (s.tp > 1 && !replicated_under_tp(p)) {
+    } else if (s.tp > 1 && !replicated_under_tp(s, block, p)) {
       e = divide_up(e, s.tp);
       rows = divide_up(rows, s.tp);
     }

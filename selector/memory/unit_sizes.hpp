@@ -29,11 +29,12 @@ struct UnitSizes {
   std::int64_t persistent = 0;           // ZeRO-3: elements that stay whole because they are small
   std::int64_t update_temporary = 0;     // bytes of the optimizer's work on one tensor, the most of any
   std::int64_t largest = 0;              // elements of the largest trained tensor
+  std::vector<std::int64_t> whole_tensors;    // elements of each trained parameter, whole
   std::vector<std::int64_t> trained_tensors;  // elements of each trained tensor as this rank keeps it
   std::vector<std::int64_t> state_tensors;    // elements of each optimizer state of them
 };
 
-// `block` is a block of the model, its embedding or its head.
-UnitSizes unit_sizes(const Setup& setup, const model::Block& block);
+// `block` is a block of the model, its embedding or its head. `table_only`: of an embedding, only what has a row a token.
+UnitSizes unit_sizes(const Setup& setup, const model::Block& block, bool table_only = false);
 
 }  // namespace shardfit::memory

@@ -19,6 +19,8 @@ Model build_deepseek(const Config& c) {
   SelfAttention plain{attention_shape(d)};
   plain.qkv_bias = plain.o_bias = c.flag_or({"attention_bias"}, false);
 
+  if (const auto next = c.size_or({"num_nextn_predict_layers"}, 0, 0, 64); next > 0) m.facts["num_nextn_predict_layers"] = static_cast<double>(next);
+
   Moe moe;
   std::vector<int> kinds(static_cast<std::size_t>(d.layers), 0);
   std::int64_t shared = 0;
