@@ -196,10 +196,9 @@ std::vector<Plan> plans_for(const job::Job& job, const model::Model& model, cons
           const std::int64_t accumulation = sequences_a_rank / micro;
           if (split.pipeline > 1 && accumulation < split.pipeline)
             continue;  // fewer micro batches than stages leave the pipeline empty
-          Plan p = layout;
+          Plan& p = out.emplace_back(layout);
           p.micro_batch = micro;
           p.gradient_accumulation = accumulation;
-          out.push_back(std::move(p));
         }
       }
     }

@@ -5,15 +5,14 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "regions/base/error.hpp"
 #include "selector/hardware/device.hpp"
 #include "selector/memory/outlook.hpp"
-#include "selector/memory/terms.hpp"
 #include "selector/model/model.hpp"
 #include "selector/search/bounds.hpp"
 #include "selector/search/candidates.hpp"
+#include "selector/search/plan_sets.hpp"
 
 namespace shardfit::search {
 
@@ -23,132 +22,26 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLeastOfBound = 0.7;  // of what a replay finds, what may be certain at the least (memory's bounds)
 constexpr double kFrontStep = 0.98;    // a point of the Pareto front is at least 2 % faster than the one before
 
-// A plan that several offers share, with its memory once it is known.
-struct Entry {
-  job::Plan plan;
-  double floor = 0;
-  int family = -1;                         // equal but for the micro batch; -1: a plan of its own
-  std::optional<memory::Outlook> outlook;  // before any replay
-  std::unique_ptr<memory::Result> memory;  // judged without a host
-  std::unique_ptr<Error> refused;          // by the framework's rules
-};
-
-// Entries that differ in the micro batch alone, smallest first. What does not fit at one micro batch does not fit at a
-// larger one.
-struct Family {
-  std::vector<int> entries;
-  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  std::int64_t no_from = kNone;      // smallest micro batch known not to fit
-  std::int64_t unsure_from = kNone;  // smallest known not to fit for sure
-};
-
-struct PlanSet;
-
-// What one replay tells of its relatives. The moment of its peak comes in every run of the same layout: there the
-// sharded terms are as large as the shards are few, the activations as large as the micro batch, the rest stays. So the
-// sum is a lower bound of the relative's peak.
-struct Lesson {
-  const PlanSet* from = nullptr;
-  double shards = 1, micro_batch = 1;
-  double fixed = 0, sharded = 0, scaling = 0;  // bytes; times shards; a sequence of the micro batch
-  double gathered = 0;                         // parameters of other ranks: no less with more ranks
-  double unclear = 0;  // grows with the micro batch at most in proportion; on other sizes anything
-
-  // Least bytes of a relative.
-  double bound(const PlanSet& set, double its_shards, double its_micro) const {
-    double bytes = fixed + sharded / its_shards + scaling * its_micro;
-    if (its_shards >= shards) bytes += gathered;
-    if (from == &set) return 0.99 * (bytes + unclear * std::min(1.0, its_micro / micro_batch));  // rounding to segments
-    return 0.9 * bytes;  // other workspaces and kernels
-  }
-};
-
-using LayoutKey =
-    std::tuple<int, int, bool, bool, std::int64_t, std::int64_t, std::int64_t, int, int, int, int, std::string, int>;
-
-struct PlanSet {
-  const hardware::Device* device = nullptr;
-  double capacity = 0;  // bytes; 0 = unknown
-  std::vector<Entry> entries;
-  std::vector<Family> families;
-};
-
 struct Cell {
   std::uint32_t choice = 0;
   PlanSet* set = nullptr;
   Entry* entry = nullptr;
-  timing::StepTime time;
+  const timing::StepTime* time = nullptr;
   std::int64_t steps = 0;
   double cost = 0, seconds = 0, run = 0;
 };
 
-// A single micro step needs no buffer to accumulate in: with it a larger micro batch may need less.
-bool accumulates(const job::Plan& p) { return p.gradient_accumulation > 1; }
+// Offers whose steps take equal time share these: regions of one seller have the same machines.
+struct Place {
+  const timing::StepTimer timer;
+  std::map<const PlanSet*, std::vector<std::optional<timing::StepTime>>> times;  // by entry
+  explicit Place(timing::StepTimer t) : timer(std::move(t)) {}
+};
 
-bool same_layout(const job::Plan& a, const job::Plan& b) {
-  return a.sharding.stage == b.sharding.stage && a.sharding.shard_degree == b.sharding.shard_degree &&
-         a.sharding.replicate_degree == b.sharding.replicate_degree &&
-         a.sharding.reshard_after_forward == b.sharding.reshard_after_forward &&
-         a.tensor_parallel == b.tensor_parallel && a.pipeline.degree == b.pipeline.degree &&
-         a.expert_parallel == b.expert_parallel && a.offload.parameters == b.offload.parameters &&
-         a.offload.gradients == b.offload.gradients && a.offload.optimizer == b.offload.optimizer;
-}
-
-void link_families(PlanSet& set) {
-  for (int i = 0; i < static_cast<int>(set.entries.size()); ++i) {
-    auto& entry = set.entries[static_cast<size_t>(i)];
-    const bool continues = !set.families.empty() && [&] {
-      const auto& last = set.entries[static_cast<size_t>(set.families.back().entries.back())];
-      return last.plan.checkpointing.kind == entry.plan.checkpointing.kind && same_layout(last.plan, entry.plan) &&
-             accumulates(last.plan) == accumulates(entry.plan) && last.plan.micro_batch < entry.plan.micro_batch;
-    }();
-    if (!continues) set.families.emplace_back();
-    entry.family = static_cast<int>(set.families.size()) - 1;
-    set.families.back().entries.push_back(i);
-  }
-}
-
-// Layouts that differ in size and micro batch alone share a key; so do GPUs whose kernels keep the same tensors (one
-// generation).
-LayoutKey layout_key(const job::Plan& p, const hardware::Device& device) {
-  return {p.sharding.stage,
-          static_cast<int>(p.sharding.reshard_after_forward),
-          p.sharding.stage > 0 && p.sharding.replicate_degree > 1,
-          accumulates(p),
-          p.tensor_parallel,
-          p.pipeline.degree,
-          p.expert_parallel,
-          static_cast<int>(p.offload.parameters),
-          static_cast<int>(p.offload.gradients),
-          static_cast<int>(p.offload.optimizer),
-          static_cast<int>(p.offload.activations),
-          p.checkpointing.kind,
-          device.is_cpu ? -1 : static_cast<int>(device.compute_capability_number())};
-}
-
-double shards_of(const job::Plan& p) { return static_cast<double>(p.sharding.shard_degree); }
-
-Lesson lesson_of(const PlanSet& set, const job::Job& job, const job::Plan& plan, const memory::Result& r) {
-  using memory::Term;
-  Lesson l{.from = &set, .shards = shards_of(plan), .micro_batch = static_cast<double>(plan.micro_batch)};
-  const int stage = plan.sharding.stage;
-  for (const auto& term : r.memory.terms) {
-    const double bytes = static_cast<double>(term.bytes);
-    const auto is = [&](Term t) { return term.name == memory::name_of(t); };
-    const auto by_stage = [&](int from) {
-      (stage >= from ? l.sharded : l.fixed) += stage >= from ? bytes * l.shards : bytes;
-    };
-    if (is(Term::kOptimizerStates) || is(Term::kMaster)) by_stage(1);
-    else if (is(Term::kGradients)) by_stage(2);
-    else if (is(Term::kParameters)) by_stage(3);
-    else if (is(Term::kActivations) || is(Term::kActivationGradients) || is(Term::kRecomputed) ||
-             (is(Term::kLogits) && job.loss.kind == "plain"))
-      l.scaling += bytes / l.micro_batch;
-    else if (is(Term::kGathered)) l.gathered += bytes;
-    else if (term.name != "cached by the allocator") l.unclear += bytes;
-  }
-  return l;
-}
+struct Timed {
+  const timing::StepTimer& timer;
+  std::vector<std::optional<timing::StepTime>>& times;
+};
 
 class Searcher {
  public:
@@ -195,7 +88,7 @@ class Searcher {
     for (const auto& [nodes, gpus] : sizes_of(*choice.offer, limits_.max_nodes)) {
       PlanSet& set = plan_set(choice, nodes, gpus);
       out_.offers[index].cells += set.entries.size();
-      for (auto& entry : set.entries) price(index, set, entry);
+      price(index, set);
     }
   }
 
@@ -208,11 +101,10 @@ class Searcher {
     slot->device = choice.device;
     slot->capacity =
         choice.device->is_cpu ? shape.device_memory_gib.value_or(0) * 1073741824.0 : choice.device->memory_bytes();
-    auto plans = plans_for(job_, model_, shape);
-    slot->entries.reserve(plans.size());
-    for (auto& plan : plans) {
-      const double floor = memory_floor(sizes_, plan);
-      slot->entries.push_back({.plan = std::move(plan), .floor = floor});
+    slot->plans = plans_for(job_, model_, shape);
+    slot->entries.reserve(slot->plans.size());
+    for (const auto& plan : slot->plans) {
+      slot->entries.push_back({.plan = &plan, .floor = memory_floor(sizes_, plan)});
     }
     link_families(*slot);
     return *slot;
@@ -246,39 +138,67 @@ class Searcher {
         out_.offers[index].refusal_code = "not_supported";
         continue;
       }
-      set->entries.push_back({.plan = std::move(plan)});
+      set->plans.push_back(std::move(plan));
     }
+    for (const auto& plan : set->plans) set->entries.push_back({.plan = &plan});
     out_.offers[index].cells = set->entries.size();
-    for (auto& entry : set->entries) price(index, *set, entry);
+    price(index, *set);
     listed_.push_back(std::move(set));
   }
 
   // Time and cost of a cell; cells that cannot fit by the floor alone are kept for explain_failure only.
-  void price(std::uint32_t index, PlanSet& set, Entry& entry) {
-    if (limits_.max_nodes && entry.plan.nodes > *limits_.max_nodes) return;
+  void price(std::uint32_t index, PlanSet& set) {
+    auto times = timed(index, set);
+    for (auto& entry : set.entries) price(index, set, entry, times);
+  }
+
+  void price(std::uint32_t index, PlanSet& set, Entry& entry, Timed& times) {
+    if (limits_.max_nodes && entry.plan->nodes > *limits_.max_nodes) return;
     const Choice& choice = choices_[index];
     if (!limits_.exhaustive && set.capacity > 0 && entry.floor > set.capacity) return;
     Cell cell;
     cell.choice = index;
     cell.set = &set;
     cell.entry = &entry;
-    try {
-      cell.time = timing::step_time(*work_, entry.plan, *choice.device, &choice.offer->host,
-                                    &choice.offer->interconnect, calibration_);
-    } catch (const Error& e) {
-      out_.offers[index].refusal = e.message + (e.remedy.empty() ? "" : "; " + e.remedy);
-      out_.offers[index].refusal_code = e.code;
-      return;
-    }
-    if (!(cell.time.step > 0) || !std::isfinite(cell.time.step)) return;
-    cell.steps = duration_.steps_for(job::global_batch(entry.plan), job_.sequence_length);
-    const auto needs = run_needs(job_, entry.plan, cell.time, cell.steps);
+    const auto& time = time_of(index, set, entry, times);
+    if (!time) return;
+    cell.time = &*time;
+    if (!(time->step > 0) || !std::isfinite(time->step)) return;
+    cell.steps = duration_.steps_for(job::global_batch(*entry.plan), job_.sequence_length);
+    const auto needs = run_needs(job_, *entry.plan, *time, cell.steps);
     const auto amount = choice.pricer->quick(needs);
     if (!amount || !std::isfinite(*amount)) return;
     cell.cost = *amount;
     cell.run = needs.seconds;
     cell.seconds = wall(index, needs);
     cells_.push_back(cell);
+  }
+
+  // What is known of the times of a set's plans at an offer.
+  Timed timed(std::uint32_t index, const PlanSet& set) {
+    const Choice& choice = choices_[index];
+    const auto site = timing::site_of(&choice.offer->host, &choice.offer->interconnect);
+    auto& place = places_[{choice.device, site}];
+    if (!place)
+      place = std::make_unique<Place>(
+          timing::StepTimer(*work_, *choice.device, &choice.offer->host, &choice.offer->interconnect, calibration_));
+    auto& times = place->times[&set];
+    times.resize(set.entries.size());
+    return {place->timer, times};
+  }
+
+  // None where they cannot be told (why: the offer's refusal).
+  const std::optional<timing::StepTime>& time_of(std::uint32_t index, const PlanSet& set, const Entry& entry,
+                                                 Timed& timed) {
+    auto& time = timed.times[static_cast<std::size_t>(&entry - set.entries.data())];
+    if (time) return time;
+    try {
+      time = timed.timer(*entry.plan);
+    } catch (const Error& e) {
+      out_.offers[index].refusal = e.message + (e.remedy.empty() ? "" : "; " + e.remedy);
+      out_.offers[index].refusal_code = e.code;
+    }
+    return time;
   }
 
   // Queue + start + run + restarts: linear in the run, so two full answers of the pricer give the line.
@@ -362,7 +282,7 @@ class Searcher {
     Entry& entry = *cell.entry;
     PlanSet& set = *cell.set;
     const memory::Request at_offer{.job = job_,
-                                   .plan = entry.plan,
+                                   .plan = *entry.plan,
                                    .model = model_,
                                    .device = *set.device,
                                    .host = &choices_[cell.choice].offer->host};
@@ -370,8 +290,8 @@ class Searcher {
     const memory::Result* bare = judge(set, entry);
     if (!bare) return nullptr;
     const auto& host = *at_offer.host;
-    const bool host_matters = entry.plan.offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) >
-                                                                               0.7 * *host.ram_gib * 1073741824.0);
+    const bool host_matters = entry.plan->offload.any() || (host.ram_gib && static_cast<double>(bare->memory.host) >
+                                                                                0.7 * *host.ram_gib * 1073741824.0);
     if (!host_matters || bare->fits == "no") return bare;
     with_host_ = memory::at_host(at_offer, *bare);
     return &with_host_;
@@ -380,15 +300,15 @@ class Searcher {
   bool is_hopeless(PlanSet& set, Entry& entry, const memory::Request& at_offer, bool unsure_counts) {
     if (!entry.memory && entry.family >= 0) {
       const auto& family = set.families[static_cast<size_t>(entry.family)];
-      if (entry.plan.micro_batch >= (unsure_counts ? family.no_from : family.unsure_from)) return true;
-      const auto& lesson = lessons_[layout_key(entry.plan, *set.device)];
+      if (entry.plan->micro_batch >= (unsure_counts ? family.no_from : family.unsure_from)) return true;
+      const auto& lesson = lessons_[layout_key(*entry.plan, *set.device)];
       const double bound =
-          lesson.from ? lesson.bound(set, shards_of(entry.plan), static_cast<double>(entry.plan.micro_batch)) : 0;
+          lesson.from ? lesson.bound(set, shards_of(*entry.plan), static_cast<double>(entry.plan->micro_batch)) : 0;
       if (set.capacity > 0 && (unsure_counts ? kLeastOfBound * bound : bound) > set.capacity) return true;
     }
     const memory::Outlook* outlook = look(set, entry);
     if (!outlook || outlook->fits_never() || (outlook->fits_hardly() && !unsure_counts)) return true;
-    if (!entry.plan.offload.any()) return false;
+    if (!entry.plan->offload.any()) return false;
     const std::string verdict = memory::host_verdict(at_offer);
     return verdict == "no" || (verdict == "unsure" && !unsure_counts);
   }
@@ -398,7 +318,7 @@ class Searcher {
     if (entry.refused) return nullptr;
     if (!entry.outlook) {
       try {
-        entry.outlook = memory::outlook({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device});
+        entry.outlook = memory::outlook({.job = job_, .plan = *entry.plan, .model = model_, .device = *set.device});
       } catch (const Error& e) {
         entry.refused = std::make_unique<Error>(e);
         return nullptr;
@@ -415,13 +335,13 @@ class Searcher {
       ++out_.replays;
       try {
         entry.memory = std::make_unique<memory::Result>(
-            memory::estimate_memory({.job = job_, .plan = entry.plan, .model = model_, .device = *set.device}));
+            memory::estimate_memory({.job = job_, .plan = *entry.plan, .model = model_, .device = *set.device}));
       } catch (const Error& e) {
         entry.refused = std::make_unique<Error>(e);
         return nullptr;
       }
       if (entry.family >= 0) {
-        lessons_[layout_key(entry.plan, *set.device)] = lesson_of(set, job_, entry.plan, *entry.memory);
+        lessons_[layout_key(*entry.plan, *set.device)] = lesson_of(set, job_, *entry.plan, *entry.memory);
       }
       // Offloaded plans are "unsure" without a host.
       const bool hardly = entry.memory->capacity_bytes > 0 && entry.memory->needed_high > entry.memory->capacity_bytes;
@@ -433,16 +353,16 @@ class Searcher {
   static void learn(PlanSet& set, const Entry& entry, bool never, bool hardly) {
     if (entry.family < 0) return;
     auto& family = set.families[static_cast<size_t>(entry.family)];
-    if (never) family.no_from = std::min(family.no_from, entry.plan.micro_batch);
-    if (never || hardly) family.unsure_from = std::min(family.unsure_from, entry.plan.micro_batch);
+    if (never) family.no_from = std::min(family.no_from, entry.plan->micro_batch);
+    if (never || hardly) family.unsure_from = std::min(family.unsure_from, entry.plan->micro_batch);
   }
 
   Found found(const Cell& cell, const memory::Result& memory) const {
     Found f{.choice = cell.choice,
-            .plan = cell.entry->plan,
+            .plan = *cell.entry->plan,
             .memory = memory,
-            .time = cell.time,
-            .needs = run_needs(job_, cell.entry->plan, cell.time, cell.steps),
+            .time = *cell.time,
+            .needs = run_needs(job_, *cell.entry->plan, *cell.time, cell.steps),
             .steps = cell.steps};
     f.tight = is_tight(memory);
     f.cost = cell.cost;
@@ -489,7 +409,7 @@ class Searcher {
       std::vector<std::pair<PlanSet*, Entry*>> smallest;
       for (const auto& family : set.families)
         if (auto& entry = set.entries[static_cast<size_t>(family.entries.front())];
-            entry.plan.checkpointing.kind == "full")
+            entry.plan->checkpointing.kind == "full")
           smallest.emplace_back(&set, &entry);
       take_least(index, smallest);
       if (out_.offers[index].least_memory) break;  // the largest size that has a plan at all
@@ -528,10 +448,10 @@ class Searcher {
       return;
     }
     const auto& [set, entry] = plans[found_at];
-    result.least_memory = Found{.choice = index, .plan = entry->plan, .memory = *entry->memory};
-    if (entry->plan.offload.any())
+    result.least_memory = Found{.choice = index, .plan = *entry->plan, .memory = *entry->memory};
+    if (entry->plan->offload.any())
       result.least_memory->memory = memory::at_host({.job = job_,
-                                                     .plan = entry->plan,
+                                                     .plan = *entry->plan,
                                                      .model = model_,
                                                      .device = *set->device,
                                                      .host = &choices_[index].offer->host},
@@ -548,6 +468,7 @@ class Searcher {
   std::shared_ptr<const timing::Work> work_;
   std::map<Shape, std::unique_ptr<PlanSet>> sets_;
   std::vector<std::unique_ptr<PlanSet>> listed_;
+  std::map<std::pair<const hardware::Device*, timing::Site>, std::unique_ptr<Place>> places_;
   std::map<std::uint32_t, std::optional<std::pair<double, double>>> lines_;
   std::deque<Cell> cells_;  // many: grows without moving
   std::map<LayoutKey, Lesson> lessons_;

@@ -72,6 +72,25 @@ AttentionTime attention_seconds(const Work& work, const BlockWork& block, const 
 
 }  // namespace
 
+Share share_of(const job::Plan& plan, bool sharded) {
+  Share share;
+  share.micro_batch = static_cast<double>(plan.micro_batch);
+  share.tensor = static_cast<double>(plan.tensor_parallel);
+  share.context = static_cast<double>(plan.context_parallel);
+  share.expert = static_cast<double>(plan.expert_parallel);
+  share.sequence_parallel = plan.sequence_parallel ? share.tensor : 1;
+  share.nodes = static_cast<double>(plan.nodes);
+  share.sharded = sharded;
+  const job::Checkpointing& c = plan.checkpointing;
+  if (c.kind == "full") share.recompute = Share::Recompute::kFull;
+  else if (c.kind == "selective_op")
+    share.recompute =
+        c.save && *c.save == "all_compute" ? Share::Recompute::kSelectiveOpAllCompute : Share::Recompute::kSelectiveOp;
+  else if (c.kind == "selective") share.recompute = Share::Recompute::kAttention;
+  share.recompute_every = static_cast<double>(std::max<std::int64_t>(c.every, 1));
+  return share;
+}
+
 double gemm_seconds(double m, double k, double n, double flops_per_second, double bytes_per_second) {
   return std::max(2 * m * k * n / flops_per_second * (1 + kSmallSide / std::min(k, n)),
                   2 * (m * k + k * n + m * n) / bytes_per_second) +

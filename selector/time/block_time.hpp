@@ -22,6 +22,8 @@ struct Share {
   double recompute_every = 1;
 };
 
+Share share_of(const job::Plan& plan, bool sharded);
+
 struct Passes {
   double forward = 0, backward = 0, recompute = 0;
 };

@@ -21,7 +21,38 @@ constexpr double kUnknownRate = 16.1;  // LoHan's host; torchao's CPUOffloadOpti
 constexpr double kDriveShare = 0.85;  // of the drives' specification (DeepNVMe reports 0.77-0.9)
 constexpr double kArrayGbs = 14;      // from here up several drives read and write at once
 
+double default_ddr_gbs(const hardware::Device& device, Generation generation) {
+  const std::string_view key = device.key;
+  const bool workstation = key.starts_with("rtx_a") || key.starts_with("rtx_6000") || key.starts_with("rtx_pro");
+  if (key.starts_with("rtx_") && !workstation) return 60;  // desktops: two channels
+  switch (generation) {
+    case Generation::kVolta: return 256;
+    case Generation::kAmpere: return 410;
+    case Generation::kHopper: return 614;
+    case Generation::kBlackwell:
+    case Generation::kCdna: return 716;
+    default: return 307;
+  }
+}
+
+// What the host says of itself where it is a figure at all; 0 is unknown.
+double stated_or(const std::optional<double>& value, double fallback) {
+  return value && *value > 0 ? *value : fallback;
+}
+
 }  // namespace
+
+double ddr_gbs_of(const pricing::Host* host, const hardware::Device& device, Generation generation) {
+  return stated_or(host ? host->ddr_gbs : std::nullopt, default_ddr_gbs(device, generation));
+}
+
+Drives drives_of(const pricing::Host* host) {
+  Drives drives;
+  if (!host || !host->nvme) return drives;
+  drives.read_gbs = stated_or(host->nvme->read_gbs, drives.read_gbs);
+  drives.write_gbs = stated_or(host->nvme->write_gbs, 0.9 * drives.read_gbs);
+  return drives;
+}
 
 void set_optimizer(const job::Job& job, Work& work) {
   std::string implementation = work.engine == Engine::kShardfit ? "fused" : "foreach";

@@ -19,6 +19,14 @@ double gpu_optimizer_seconds(const Work& work, double local, const DeviceRates& 
 double cpu_optimizer_seconds(const Work& work, double node_parameters, double ranks, bool cores_bound, double ddr_gbs,
                              const pricing::Host* host);
 
+// GB/s of the node's memory: as the host states it, else usual for servers (desktops) of that generation.
+double ddr_gbs_of(const pricing::Host* host, const hardware::Device& device, Generation generation);
+
+struct Drives {
+  double read_gbs = 5, write_gbs = 4.5;
+};
+Drives drives_of(const pricing::Host* host);
+
 // Seconds to read and write the fp32 states of `node_parameters` parameters: 16 B in, 14 B out each.
 double nvme_optimizer_seconds(double node_parameters, double read_gbs, double write_gbs);
 

@@ -1,9 +1,11 @@
 // How long one optimizer step takes: the entry point of selector/time.
 //
 // Two ways in. estimate_time answers one (job, plan) with its assumptions spelled out. Whoever prices many plans of one
-// job calls prepare once and step_time for each plan: a few microseconds, no allocation of note.
+// job calls prepare once and a StepTimer a place: a microsecond or two a plan, no allocation.
 #pragma once
+#include <compare>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +48,33 @@ struct StepTime {
   bool calibrated = false;
 };
 
-// Throws Error{not_calibrated} for the device "cpu" without a calibration.
+// All that a step's time depends on at an offer but its device: equal sites take equal time for equal plans.
+struct Site {
+  std::optional<double> pcie_gbs, ddr_gbs, optimizer_gparams_per_s, nvme_read_gbs, nvme_write_gbs;
+  std::optional<bool> core_binding;
+  std::optional<double> gpu_link_gbs, node_gbs;
+  friend auto operator<=>(const Site&, const Site&) = default;
+};
+Site site_of(const pricing::Host* host, const pricing::Interconnect* interconnect);
+
+struct GpuSite;
+
+// Times plans of one job at one place. Keeps references to all of its arguments.
+class StepTimer {
+ public:
+  StepTimer(const Work& work, const hardware::Device& device, const pricing::Host* host = nullptr,
+            const pricing::Interconnect* interconnect = nullptr, const Calibration* calibration = nullptr);
+  // Throws Error{not_calibrated} for the device "cpu" without a calibration.
+  StepTime operator()(const job::Plan& plan) const;
+
+ private:
+  const Work& work_;
+  const pricing::Interconnect* interconnect_;
+  const Calibration* calibration_;
+  std::shared_ptr<const GpuSite> gpu_;  // none for the device "cpu"
+};
+
+// One plan: the same as StepTimer(work, device, ...)(plan).
 StepTime step_time(const Work& work, const job::Plan& plan, const hardware::Device& device,
                    const pricing::Host* host = nullptr, const pricing::Interconnect* interconnect = nullptr,
                    const Calibration* calibration = nullptr);

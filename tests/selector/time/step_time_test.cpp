@@ -41,6 +41,41 @@ Case llama() {
   return c;
 }
 
+// What a Site leaves out of an offer must change no step: the search shares times between offers of equal sites.
+TEST(StepTimer, EqualSitesTakeEqualTime) {
+  Case c = llama();
+  const auto seconds = [&] {
+    return StepTimer(*prepare(c.job, c.model), hardware::find_device(c.plan.gpu, ""), &c.host, &c.interconnect)(c.plan)
+        .step;
+  };
+  for (const job::Place place : {job::Place::kNone, job::Place::kCpu, job::Place::kNvme}) {
+    c = llama();
+    c.job.framework.name = "deepspeed";
+    c.plan.offload.optimizer = c.plan.offload.parameters = place;
+    c.host.nvme = pricing::Nvme{};
+    const double base = seconds();
+    EXPECT_EQ(base, c.step());
+    const Site site = site_of(&c.host, &c.interconnect);
+    c.host.vcpus = 7;
+    c.host.ram_gib = 11;
+    c.host.cores_per_gpu = 3;
+    c.host.nvme->drives = 9;
+    c.host.nvme->capacity_gb = 5;
+    EXPECT_EQ(site, site_of(&c.host, &c.interconnect));
+    EXPECT_EQ(seconds(), base);
+    // And each of its figures makes another site.
+    for (auto* figure : {&c.host.pcie_gbs, &c.host.ddr_gbs, &c.host.optimizer_gparams_per_s, &c.host.nvme->read_gbs,
+                         &c.host.nvme->write_gbs, &c.interconnect.gpu_link_gbs, &c.interconnect.node_gbs}) {
+      const auto was = *figure;
+      *figure = 3.25;
+      EXPECT_NE(site, site_of(&c.host, &c.interconnect));
+      *figure = was;
+    }
+    c.host.core_binding = true;
+    EXPECT_NE(site, site_of(&c.host, &c.interconnect));
+  }
+}
+
 TEST(StepTime, MoreWorkTakesLonger) {
   const Case base = llama();
   Case c = base;
