@@ -49,8 +49,12 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   out.gathered = -1;
   out.width = vq;
   out.bytes = A;
+  // transformers since 4.54 leaves grouped heads to SDPA (sdpa_attention.py, use_gqa_in_sdpa); in fp32 no fused kernel takes them, and the
+  // math path repeats k and v and keeps the probabilities (run on torch 2.11)
+  const bool math = A == 4 && mk.width < kq && !s.eager_attention && s.engine != Engine::kMegatron && s.age >= 454 &&
+                    (s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl");
   auto repeat = [&](int t, const Meta& m, std::int64_t width, const char* name) {
-    if (!s.dialect.repeats_kv || m.width >= width) return t;
+    if (!(s.dialect.repeats_kv || math) || m.width >= width) return t;
     TapeOp op;
     op.name = name;
     op.in.push(t);
@@ -59,7 +63,7 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     r.width = width;
     return emit(op, r);
   };
-  const bool needs_scores = s.eager_attention || a.relative_bias;
+  const bool needs_scores = s.eager_attention || a.relative_bias || math;
   k = repeat(k, mk, kq, "repeat k");
   v = repeat(v, mv, vq, "repeat v");
   if (!needs_scores) {
@@ -110,7 +114,7 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   qk.gradients.push(mq.positions * kq * A);
   qk.gradients.push(meta[static_cast<std::size_t>(k)].elements() * A);
   int x = emit(qk, scores);
-  if (s.dialect.adds_mask) {
+  if (s.dialect.adds_mask && !math) {
     TapeOp mask;
     mask.name = "+ mask";
     mask.in.push(x);
