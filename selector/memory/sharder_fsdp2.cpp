@@ -11,12 +11,14 @@ class Fsdp2 : public Sharder {
  public:
   using Sharder::Sharder;
 
+  void begin_micro_step(bool last) override { last_micro_step_ = last; }
   void before_forward(std::size_t k) override {
     if (!gathers(s_)) return;
+    ensure();
+    if (full_[k] >= 0) return;         // stays from the micro batch before
     const auto ag = t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
     t_.drop(previous_);
-    ensure();
-    if (full_[k] < 0) full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
+    full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
     previous_ = ag;
   }
   void after_forward(std::size_t k) override {
@@ -47,7 +49,7 @@ class Fsdp2 : public Sharder {
     reduce(k, units[k], weights, full);
   }
   void gather_root(int key, const GatherUnit& unit, bool in_backward) override {
-    if (!gathers(s_)) return;
+    if (!gathers(s_) || root_[key] >= 0) return;
     const auto ag = t_.make(unit.gather_bytes, Term::kGatherBuffers, kGather);
     t_.drop(previous_);
     previous_ = Timeline::kNone;
@@ -60,15 +62,24 @@ class Fsdp2 : public Sharder {
     root_[key] = Timeline::kNone;
   }
   void reduce_root(int key, const GatherUnit& unit, Handles& weights) override {
-    const auto full = root_[key];
-    root_[key] = Timeline::kNone;
+    const bool stays = s_.pp > 1;
+    const auto full = stays ? Timeline::kNone : root_[key];
+    if (!stays) root_[key] = Timeline::kNone;
     reduce(kRoot + static_cast<std::size_t>(key), unit, weights, full);
   }
   void end_forward() override {
     t_.drop(previous_);
     previous_ = Timeline::kNone;
   }
+  // torch.distributed.pipelining, stage.py: after the last micro batch every unit is let go of and reduced, the root first. Until
+  // torch 2.9 the last input of a reduction then stays until the next step's first (FSDPState's final callback is not called).
   void end_backward() override {
+    if (s_.pp > 1 && last_micro_step_ && gathers(s_)) {
+      for (auto& h : full_) t_.drop(h), h = Timeline::kNone;
+      for (auto& h : root_) t_.drop(h), h = Timeline::kNone;
+      for (std::size_t i = accumulated_.size(); i-- > 0;) scatter(accumulated_[i].first, accumulated_[i].second);
+    }
+    if (s_.pp > 1 && s_.torch_date < 20251015) return;
     t_.drop(reduce_input_);
     reduce_input_ = Timeline::kNone;
   }
@@ -88,34 +99,56 @@ class Fsdp2 : public Sharder {
       drop_all(weights);
       return;
     }
-    const double rb = s_.adapters.any ? s_.adapters.bytes : s_.reduce_bytes;
-    const double gb = s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes;
-    const auto bytes = [](std::int64_t elements, double each) { return static_cast<std::int64_t>(static_cast<double>(elements) * each); };
     if (s_.no_sync) {                  // unsharded_accumulated_grad, in the reduce format
-      if (!has(key)) put(key, t_.make(bytes(unit.trained, rb), Term::kUnshardedGradients));
+      if (!has(key)) {
+        put(key, t_.make(bytes(unit.trained, reduce_bytes()), Term::kUnshardedGradients));
+        if (std::none_of(accumulated_.begin(), accumulated_.end(), [key](const auto& a) { return a.first == key; })) accumulated_.emplace_back(key, unit);
+      }
       drop_all(weights);
+      if (last_micro_step_ && s_.pp == 1) scatter(key, unit);
       return;
     }
     t_.drop(reduce_input_);
-    // torch 2.4 also put the reduce-scatter input on the reduce stream (_fsdp_collectives.py)
-    const bool old = s_.torch_date < 20240701;
-    reduce_input_ = t_.make(bytes(unit.trained, rb), Term::kReduceBuffers, old ? kReduce : kCompute);
+    reduce_input_ = t_.make(bytes(unit.trained, reduce_bytes()), Term::kReduceBuffers, reduce_input_stream());
     drop_all(weights);
+    keep_shard(key, unit);
+  }
+
+  double reduce_bytes() const { return s_.adapters.any ? s_.adapters.bytes : s_.reduce_bytes; }
+  static std::int64_t bytes(std::int64_t elements, double each) { return static_cast<std::int64_t>(static_cast<double>(elements) * each); }
+  // torch 2.4 put the input of a reduction on the stream of the reductions too (_fsdp_collectives.py)
+  int reduce_input_stream() const { return s_.torch_date <= 20240724 ? kReduce : kCompute; }
+
+  // Reduces what micro batches without synchronisation have gathered.
+  void scatter(std::size_t key, const GatherUnit& unit) {
+    const auto kept = std::find_if(gradients_.begin(), gradients_.end(), [key](const Kept& k) { return k.key == key; });
+    if (kept == gradients_.end()) return;
+    const auto whole = kept->handle;
+    gradients_.erase(kept);
+    t_.drop(reduce_input_);
+    reduce_input_ = t_.make(bytes(unit.trained, reduce_bytes()), Term::kReduceBuffers, reduce_input_stream());
+    t_.drop(whole);
+    keep_shard(key, unit);
+  }
+  void keep_shard(std::size_t key, const GatherUnit& unit) {
+    const double rb = reduce_bytes(), gb = s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes;
     auto shard = t_.make(bytes(unit.trained_shard, rb), Term::kGradients, kReduce);
     if (s_.offload_gradients || s_.in_backward || has(key)) {
       t_.drop(shard);
-    } else {
-      if (gb != rb) {
-        const auto cast = t_.make(bytes(unit.trained_shard, gb), Term::kGradients, kReduce);
-        t_.drop(shard);
-        shard = cast;
-      }
-      put(key, shard);
+      return;
     }
+    if (gb != rb) {
+      const auto cast = t_.make(bytes(unit.trained_shard, gb), Term::kGradients, kReduce);
+      t_.drop(shard);
+      shard = cast;
+    }
+    put(key, shard);
   }
 
   std::vector<Timeline::Handle> full_;
   Timeline::Handle previous_ = Timeline::kNone, prefetched_ = Timeline::kNone, reduce_input_ = Timeline::kNone;
+  std::vector<std::pair<std::size_t, GatherUnit>> accumulated_;   // units whose gradients are whole until they are reduced, in order of backward
+  bool last_micro_step_ = true;
   Timeline::Handle root_[3] = {Timeline::kNone, Timeline::kNone, Timeline::kNone};
 };
 

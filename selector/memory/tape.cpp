@@ -166,6 +166,7 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
       }
     };
     for (int t : op.in) let_go(t);
+    if (how.on_model_output && op.out == tape.model_output) how.on_model_output(at(op.out));
     let_go(op.out);
     for (int t : op.more_outs) let_go(t);
     if (open_module < tape.modules.size() && tape.modules[open_module].last == k + 1) {

@@ -77,6 +77,7 @@ class Tape {
   std::vector<int> context;             // tensors that outlive their backward, in attributes of a custom autograd function
   std::int64_t input_gradient = 0;      // bytes of what the backward returns (set by finish)
   int projection = -1;                  // of a head: the operation that makes the logits
+  int model_output = -1;                // of a head: what the model returns and the training loop may hold
 
   int tensor(std::int64_t bytes, bool requires_gradient = true);
   int view(int of);                     // same storage
@@ -123,6 +124,7 @@ class TapeRunner {
     int stop_after = -1;                // recompute: last operation that runs; -1 = all
     Term term = Term::kActivations;
   };
+    std::function<void(Timeline::Handle)> on_model_output;   // the model has returned it
   // `x` stays the caller's; returns the output (kNone when stopped before it).
   Timeline::Handle forward(const Tape& tape, Timeline::Handle x, const Forward& how, Saved* saved);
   // Only what remains after the forward, without the operations' own transients (for blocks equal to ones replayed in full).
