@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 
+#include "plugin/handoff/exports.hpp"
 #include "plugin/inventory/slurm_inventory.hpp"
 #include "plugin/policy/tables.hpp"
 #include "pricing/book.hpp"
@@ -247,6 +248,8 @@ SlurmAnswer decide_for_slurm(const SlurmRequest& request) {
   auto files =
       handoff::write_files(job, *chosen.plan, decide::to_json(decision).dump(2) + "\n", work_dir, site.plan_dir);
   answer.environment = std::move(files.environment);
+  if (const auto note = handoff::torchtitan_note(*chosen.plan); !note.empty() && job.framework.trainer == "torchtitan")
+    answer.text += "note: " + note + "\n";
   if (!own_atoms.empty()) answer.control.emplace_back("SHARDFIT_PINS", join(own_atoms, "&"));
   return answer;
 }
