@@ -42,19 +42,28 @@ void TapeWriter::attention(const model::Op& op) {
 
 int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int v) {
   const Meta mq = meta[static_cast<std::size_t>(q)], mk = meta[static_cast<std::size_t>(k)], mv = meta[static_cast<std::size_t>(v)];
+  const auto& d = s.dialect;
   const std::int64_t heads = std::max<std::int64_t>(1, a.heads / (mq.split ? s.tp : 1));
   const std::int64_t vd = a.value_head_dim > 0 ? a.value_head_dim : a.head_dim;
   const std::int64_t kq = heads * a.head_dim, vq = heads * vd;     // widths with every head written out
+  const std::int64_t keys = shape.sequences > 0 ? mk.positions / shape.sequences : mk.positions;
+  const bool scores_written = s.eager_attention || (a.relative_bias && !d.bias_in_mask);
+  // SDPA: a mask or unequal head sizes leave flash; grouped heads without a mask in fp32 leave the math kernel only, which writes scores
+  const bool sdpa = !scores_written && d.picks_kernel && !d.flash_package;
+  const bool masked = sdpa && (d.masked_sdpa || a.relative_bias || (a.window && *a.window <= keys));
+  const bool grouped = mk.width < kq && !d.expands_kv;
+  const bool flash = !sdpa || (!masked && A == 2 && vd == a.head_dim && a.head_dim <= 256);
+  const bool math = sdpa && !flash && grouped && !masked && !d.repeats_kv && vd == a.head_dim && a.head_dim <= 256;
+  const bool needs_scores = scores_written || math;
+  const bool repeats = d.repeats_kv || d.expands_kv || needs_scores || (sdpa && !flash);
+
   Meta out = mq;
   out.gathered = -1;
   out.width = vq;
   out.bytes = A;
-  // transformers since 4.54 leaves grouped heads to SDPA (sdpa_attention.py, use_gqa_in_sdpa); in fp32 no fused kernel takes them, and the
-  // math path repeats k and v and keeps the probabilities (run on torch 2.11)
-  const bool math = A == 4 && mk.width < kq && !s.eager_attention && s.engine != Engine::kMegatron && s.age >= 454 &&
-                    (s.trainer == "transformers" || s.trainer == "accelerate" || s.trainer == "axolotl");
+  out.heads_first = false;
   auto repeat = [&](int t, const Meta& m, std::int64_t width, const char* name) {
-    if (!(s.dialect.repeats_kv || math) || m.width >= width) return t;
+    if (!repeats || m.width >= width) return t;
     TapeOp op;
     op.name = name;
     op.in.push(t);
@@ -63,13 +72,27 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     r.width = width;
     return emit(op, r);
   };
-  const bool needs_scores = s.eager_attention || a.relative_bias || math;
+  auto cast = [&](int t, int bytes, const char* name) {
+    Meta m = meta[static_cast<std::size_t>(t)];
+    if (m.bytes == bytes) return t;
+    TapeOp op;
+    op.name = name;
+    op.in.push(t);
+    m.bytes = bytes;
+    m.gathered = -1;
+    return emit(op, m);
+  };
   k = repeat(k, mk, kq, "repeat k");
   v = repeat(v, mv, vq, "repeat v");
+  if (s.autocast) {
+    q = cast(q, A, "autocast");
+    k = cast(k, A, "autocast");
+    v = cast(v, A, "autocast");
+  }
   if (!needs_scores) {
     // q and k after RoPE, and v, still lie in [positions, heads]; what was repeated lies in [heads, positions] already
     auto contiguous = [&](int t) {
-      if (!s.dialect.contiguous_heads) return t;
+      if (!d.contiguous_heads) return t;
       TapeOp copy;
       copy.name = "contiguous";
       copy.in.push(t);
@@ -79,6 +102,16 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     q = contiguous(q);
     if (meta[static_cast<std::size_t>(k)].width == mk.width) k = contiguous(k);
     if (meta[static_cast<std::size_t>(v)].width == mv.width) v = contiguous(v);
+    const bool pads = d.flash_package && vd < a.head_dim;          // flash_attn wants equal head sizes: v is padded, the result cut
+    if (pads) {
+      TapeOp pad;
+      pad.name = "pad v";
+      pad.in.push(v);
+      Meta m = meta[static_cast<std::size_t>(v)];
+      m.width = kq;
+      m.gathered = -1;
+      v = emit(pad, m);
+    }
     const std::int64_t expanded = meta[static_cast<std::size_t>(k)].width < kq ? mk.positions * (kq + vq) * A : 0;  // dk, dv before they are summed by group
     TapeOp op;
     op.name = "attention";
@@ -89,60 +122,93 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     op.saves.push(k);
     op.saves.push(v);
     op.extra.push(mq.positions * heads * 4);                       // log-sum-exp
-    op.backward_temporary = mq.positions * kq * 4 + mq.positions * heads * 4 + expanded;  // dq accumulates in fp32
+    if (masked && (d.mask_per_layer || a.relative_bias)) op.extra.push((a.relative_bias ? heads : shape.sequences) * (mq.positions / std::max<std::int64_t>(1, shape.sequences)) * keys * A);
+    op.backward_temporary = (A == 2 ? mq.positions * kq * 4 : 0) + mq.positions * heads * 4 + expanded;  // dq accumulates in fp32
     op.gradients.push(mq.positions * kq * A);
     op.gradients.push(meta[static_cast<std::size_t>(k)].elements() * A);
     op.gradients.push(meta[static_cast<std::size_t>(v)].elements() * A);
     op.kept_by_policy = s.policy_keeps_attention;
     const int t = static_cast<int>(tape.tensors.size());
     op.saves.push(t);                                              // its own result, which is the next tensor
-    const int y = emit(op, out);
-    return A == 2 ? contiguous(y) : y;                             // fp32 goes to the memory-efficient kernel, which gives [positions, heads]
+    Meta result = out;
+    if (pads) result.width = kq;
+    const int y = emit(op, result);
+    // Flash kernels give their result in q's layout; what lies in [heads, positions] is copied for the output projection. The
+    // memory-efficient kernel gives [positions, heads].
+    if (pads || (flash && d.picks_kernel && (mq.heads_first || d.contiguous_heads))) {
+      TapeOp copy;
+      copy.name = "contiguous";
+      copy.in.push(y);
+      return emit(copy, out);
+    }
+    return y;
   }
-  const std::int64_t keys = shape.sequences > 0 ? mk.positions / shape.sequences : mk.positions;
   Meta scores;
   scores.positions = mq.positions;
   scores.width = heads * keys;
-  scores.bytes = A;
+  scores.bytes = d.scores_fp32 && !s.autocast ? 4 : A;
   scores.split = mq.split;
+  if (scores.bytes != A) {
+    q = cast(q, 4, "q to fp32");
+    k = cast(k, 4, "k to fp32");
+  }
+  auto step = [&](const char* name, int x, const Meta& m) {
+    TapeOp op;
+    op.name = name;
+    op.in.push(x);
+    return emit(op, m);
+  };
   TapeOp qk;
   qk.name = "scores";
   qk.in.push(q);
   qk.in.push(k);
   qk.saves.push(q);
   qk.saves.push(k);
-  qk.gradients.push(mq.positions * kq * A);
-  qk.gradients.push(meta[static_cast<std::size_t>(k)].elements() * A);
+  qk.gradients.push(mq.positions * kq * scores.bytes);
+  qk.gradients.push(meta[static_cast<std::size_t>(k)].elements() * scores.bytes);
   int x = emit(qk, scores);
-  if (s.dialect.adds_mask && !math) {
+  if (d.copies_attention && !math) x = step("* scale", x, scores);
+  if (d.softcap) {
+    TapeOp cap;
+    cap.name = "softcap";
+    cap.in.push(x);
+    cap.saves.push(static_cast<int>(tape.tensors.size()));         // tanh's result
+    cap.forward_temporary = scores.size();                         // scores / cap
+    x = step("* softcap", emit(cap, scores), scores);
+  }
+  if (d.adds_mask && !math) {
     TapeOp mask;
     mask.name = "+ mask";
     mask.in.push(x);
     mask.gradients.push(kPass);
     x = emit(mask, scores);
   }
+  const int masked_scores = x;
+  Meta probabilities = scores;
+  if (d.softmax_fp32 && A == 2) probabilities.bytes = 4;
+  if (probabilities.bytes != scores.bytes) x = step("to fp32", x, probabilities);
   TapeOp soft;
   soft.name = "softmax";
   soft.in.push(x);
-  Meta probabilities = scores;
-  if (s.dialect.softmax_fp32 && A == 2) {
-    probabilities.bytes = 4;
-    soft.gradients.push(scores.size());
-  }
   soft.saves.push(static_cast<int>(tape.tensors.size()));
   x = emit(soft, probabilities);
+  Meta last = scores;
+  last.bytes = A;
   if (probabilities.bytes != A) {
-    TapeOp cast;
-    cast.name = "to activation format";
-    cast.in.push(x);
-    x = emit(cast, scores);
+    TapeOp back;
+    back.name = "to activation format";
+    back.in.push(x);
+    back.in.push(masked_scores);                                   // its name is bound until this is done
+    back.gradients.push(probabilities.size());
+    back.gradients.push(kNoGradient);
+    x = emit(back, last);
   }
-  if (a.dropout > 0 && s.dialect.dropout) {
+  if (a.dropout > 0 && d.dropout) {
     TapeOp drop;
     drop.name = "dropout";
     drop.in.push(x);
     drop.extra.push(scores.elements());
-    x = emit(drop, scores);
+    x = emit(drop, last);
   }
   TapeOp pv;
   pv.name = "probabilities @ v";
@@ -150,14 +216,8 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   pv.in.push(v);
   pv.saves.push(x);
   pv.saves.push(v);
-  int y = emit(pv, out);
-  if (s.dialect.copies_attention) {
-    TapeOp copy;
-    copy.name = "contiguous";
-    copy.in.push(y);
-    y = emit(copy, out);
-  }
-  return y;
+  const int y = emit(pv, out);
+  return d.copies_attention ? step("contiguous", y, out) : y;
 }
 
 }  // namespace shardfit::memory

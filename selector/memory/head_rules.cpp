@@ -112,6 +112,7 @@ struct LossWriter {
       z = copy("shift", z);
       tape.ops.back().backward_temporary = tape.bytes(z);
     }
+    if (s.autocast && !s.trainer.empty() && L.to_float == Float::kNone) z = to_float(z, E);   // autocast takes log_softmax in fp32
     TapeOp soft;
     soft.name = "log_softmax";
     soft.in.push(z);
@@ -222,7 +223,15 @@ Tape head_tape(const Setup& s, const UnitSizes& unit, const BlockShape& shape) {
     } else {
       product.term = Term::kLogits;
       tape.projection = static_cast<int>(tape.ops.size());
-      const int logits = tape.add(product, E * A);
+      int logits = tape.add(product, E * A);
+      for (std::size_t k = projection + 1; k < head.ops.size(); ++k) {   // Gemma's cap: logits / c, tanh, * c, each a table
+        TapeOp each;
+        each.name = "softcap";
+        each.in.push(logits);
+        if (head.ops[k].kind == model::OpKind::kActivation) each.saves.push(static_cast<int>(tape.tensors.size()));
+        each.term = Term::kLogits;
+        logits = tape.add(each, E * A);
+      }
       end = loss.logits_loss(logits, n, E);
     }
   }

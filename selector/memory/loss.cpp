@@ -68,10 +68,12 @@ LossRules loss_rules(const Setup& s) {
       r.holds_logits = true;
     }
   } else if (s.trainer == "transformers" || s.trainer == "axolotl" || s.trainer == "accelerate") {
-    if (type == "gpt_bigcode" || type == "gpt2" || type == "bert") {
+    const bool masked = type == "bert" || type == "roberta";
+    if (masked || ((type == "gpt_bigcode" || type == "gpt2") && s.age < 452)) {
+      // CrossEntropyLoss on the logits as they are; gpt2 and gpt_bigcode took loss/loss_utils.py later than llama
       r.holds_logits = true;
-      r.shift_copy = type != "bert";
-      r.through_backward = type != "bert" ? s.compute_bytes : 0;   // the Trainer's `outputs` outlive backward
+      r.shift_copy = !masked;
+      r.through_backward = !masked ? s.compute_bytes : 0;   // the Trainer's `outputs` outlive backward
     } else if (s.age < 445) {            // modeling_llama.py: logits.float() in the model from 4.2x on, shifted copies
       r.to_float = type == "llama" || type == "mistral" ? Float::kModel : Float::kNone;
       r.holds_float = r.shift_copy = true;

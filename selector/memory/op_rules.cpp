@@ -121,7 +121,8 @@ Tape TapeWriter::write() {
       case OpKind::kLinear: result(linear(k, arg(0))); break;
       case OpKind::kNorm: result(norm(op, arg(0))); break;
       case OpKind::kRope: {
-        const Meta m = like(arg(0));
+        Meta m = like(arg(0));
+        if (s.autocast && s.dialect.picks_kernel) m.bytes = R;   // the tables have the stream's format
         TapeOp rope;
         rope.name = "rope";
         rope.in.push(arg(0));
@@ -136,6 +137,7 @@ Tape TapeWriter::write() {
           result(t);
           break;
         }
+        if (s.dialect.rope_concatenates || (op.rotary_fraction < 1 && s.dialect.picks_kernel)) m.heads_first = s.dialect.rope_concatenates;
         rope.forward_temporary = rope.backward_temporary = m.elements() * s.dialect.rope_temporary + m.size() * s.dialect.rope_copies;
         result(emit(rope, m));
         break;
@@ -149,9 +151,14 @@ Tape TapeWriter::write() {
         act.in.push(arg(0));
         if (op.activation == model::Activation::kGeluTanhPython && s.dialect.python_gelu) {
           act.saves.push(arg(0));
-          for (int i = 0; i < 4; ++i) act.extra.push(m.size());
-          act.forward_temporary = 2 * m.size();
-          act.backward_temporary = 3 * m.size();
+          // x / 2, tanh, 1 + tanh; autocast takes pow in fp32, and all that follows from it
+          const std::int64_t wide = m.elements() * (s.autocast ? 4 : m.bytes);
+          if (s.autocast) act.extra.push(wide);
+          act.extra.push(m.size());
+          for (int i = 0; i < 2; ++i) act.extra.push(wide);
+          act.forward_temporary = 2 * wide + m.size();
+          act.backward_temporary = 3 * wide;
+          if (s.autocast) m.bytes = 4;
           result(emit(act, m));
         } else if (op.activation == model::Activation::kReluSquared) {
           act.saves.push(static_cast<int>(tape.tensors.size()));
@@ -162,7 +169,9 @@ Tape TapeWriter::write() {
           square.saves.push(relu);
           result(emit(square, m));
         } else {
-          act.saves.push(arg(0));
+          // relu's and tanh's derivatives are taken from their results (derivatives.yaml)
+          const bool from_result = op.activation == model::Activation::kRelu || op.activation == model::Activation::kTanh;
+          act.saves.push(from_result ? static_cast<int>(tape.tensors.size()) : arg(0));
           result(emit(act, m));
         }
         break;
@@ -254,6 +263,7 @@ Tape TapeWriter::write() {
           any_split = any_split || meta[static_cast<std::size_t>(arg(i))].split;
         }
         m.split = any_split;
+        m.heads_first = true;
         m.width = block.tensors[static_cast<std::size_t>(op.outs[0])].width / (any_split ? s.tp : 1);
         for (std::size_t i = 0; i < op.in.size(); ++i) m.positions = std::max(m.positions, meta[static_cast<std::size_t>(arg(i))].positions);
         result(emit(cat, m));

@@ -36,6 +36,7 @@ class TapeWriter {
     int bytes = 2;                          // an element
     bool split = false;                     // over tensor parallel ranks
     bool sharded = false;                   // over sequence parallel ranks
+    bool heads_first = false;               // lies in [heads, positions], not in [positions, heads]
     int gathered = -1;                      // the same, gathered over the sequence
     std::int64_t elements() const { return positions * width; }
     std::int64_t size() const { return elements() * bytes; }

@@ -14,6 +14,9 @@ namespace shardfit::memory {
 
 enum class NormStyle : std::uint8_t {
   kUpcast,     // written out in Python: an fp32 copy of the input is kept for pow and mul, the result is cast back
+  kUpcastT5,   // the same, but mul takes the input itself
+  kUpcastWeight,  // the same, and the weight is multiplied in fp32 before the cast: the normalised fp32 copy is kept as well
+  kUpcastKernel,  // one kernel on an fp32 copy of the input
   kComposite,  // aten's composite rms_norm (torch < 2.9): the same upcast inside one function
   kTwoStep,    // x * rstd, then * weight, in the activation's dtype
   kFused       // one kernel: keeps its input and a statistic a row
@@ -22,6 +25,7 @@ enum class LoraStyle : std::uint8_t { kPeft, kLitgpt, kTorchtune };
 
 struct Dialect {
   NormStyle norm = NormStyle::kUpcast;
+  NormStyle layer_norm = NormStyle::kFused;
   int rope_copies = 2;                // tensors in the activation format that rotating allocates besides its result
   int rope_temporary = 0;             // bytes an element of others
   bool rope_in_place = false;         // the kernel writes over what it rotates (Liger)
@@ -36,6 +40,15 @@ struct Dialect {
   bool quantized_saves_input = false; // bitsandbytes under a weight that the code makes require a gradient
   bool python_gelu = false;           // gelu_new written out: several products kept
   bool softmax_fp32 = true, adds_mask = true, copies_attention = true;  // eager attention
+  bool scores_fp32 = false;           // ... on fp32 copies of q and k
+  bool softcap = false;               // ... with scores through tanh
+  bool picks_kernel = false;          // SDPA's choice of kernel by mask, format and head size; false: flash
+  bool flash_package = false;         // flash_attn's own functions
+  bool masked_sdpa = false;           // SDPA gets a mask in every layer, not only in those with a window
+  bool mask_per_layer = false;        // ... of booleans, which each call turns into its own format
+  bool bias_in_mask = false;          // a relative bias goes to SDPA as a mask
+  bool expands_kv = false;            // k and v are given every head whatever attends
+  bool rope_concatenates = false;     // rotated parts are put together again in [heads, positions]
   bool policy_keeps_last = true;      // eager selective checkpointing also keeps the last matmul, which nothing needs
   bool weight_gradient_fused = false; // accumulated straight into the main buffer (Megatron)
 };

@@ -5,6 +5,7 @@
 
 #include "regions/base/error.hpp"
 #include "selector/hardware/device.hpp"
+#include "selector/memory/hugging_face.hpp"
 
 namespace shardfit::memory {
 namespace {
@@ -43,6 +44,8 @@ void set_kernels(Setup& s) {
       if (s.age >= 454 && !s.eager_attention) s.dialect.repeats_kv = false;
     }
     s.dialect.python_gelu = s.trainer == "transformers";
+    s.dialect.flash_package = flash;
+    set_hugging_face(s);
   }
   if (j.fused_kernels) {
     for (const auto& k : *j.fused_kernels) {
@@ -51,10 +54,6 @@ void set_kernels(Setup& s) {
       if (k == "rope") s.dialect.rope_in_place = true;
     }
   }
-  // modeling_gpt2.py, modeling_bert.py, modeling_roberta.py, modeling_vit.py take the softmax in the activations' format; autocast has it in
-  // fp32 whatever the code says (torch/amp, its list of fp32 operators)
-  const auto& family = s.model.family;
-  if (!s.autocast && (family == "gpt2" || family == "bert" || family == "roberta" || family == "vit")) s.dialect.softmax_fp32 = false;
   if (s.engine == Engine::kOwn) {
     s.dialect.norm = NormStyle::kFused;
     s.dialect.rope_copies = s.dialect.rope_temporary = 0;
