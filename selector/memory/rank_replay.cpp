@@ -48,7 +48,7 @@ class RankReplay {
 
   StageResult run() {
     load();
-    const std::int64_t micro_steps = s_.longest_first ? 1 : std::min<std::int64_t>(s_.accumulation, 2);
+    const std::int64_t micro_steps = s_.longest_first ? 1 : std::min<std::int64_t>(s_.accumulation, s_.no_sync ? 3 : 2);  // first, last, and without sync one between
     for (int step = 1; step <= (s_.longest_first ? 1 : 2); ++step) {
       t_.set_step(step);
       auto held = hold_earlier_batches();
@@ -192,6 +192,11 @@ class RankReplay {
       for (auto b : mine) t_.make(b, Term::kParameters);
     }
     for (const auto bytes : fixed_buffers(s_)) t_.make(bytes, Term::kBuffers);
+    if (s_.fp8_weight_bytes > 0) {
+      std::int64_t matrices = 0;
+      for (auto b : layout_.blocks) matrices += unit(b).matrices;
+      t_.make(scaled(matrices, s_.fp8_weight_bytes), Term::kCasts);
+    }
     trained_ = all.trained;
     trained_mine_ = s_.stage >= 1 ? all.trained_shard : all.trained;
     const double here = 1 - optimizer_share_off_device(s_, static_cast<double>(trained_mine_));
@@ -629,6 +634,9 @@ class RankReplay {
       each_unit([&](const UnitSizes& u) { most = std::max(most, u.update_temporary); });
       made.push_back(t_.make(most, Term::kOptimizerTemporaries));
     }
+    // Megatron's optimizers take 16-bit gradients as fp32 (distrib_optimizer.py _copy_model_grads_to_main_grads), the precision-aware one,
+    // whose master weights are of 16 bits, as they are
+    if (s_.engine == Engine::kMegatron && s_.gradient_bytes < 4 && s_.master_bytes > 2) made.push_back(t_.make(scaled(trained_mine_, 4), Term::kOptimizerTemporaries));
     if (s_.master_bytes > 0 && s_.engine == Engine::kZero && s_.stage == 0) {   // fused_optimizer.py: flattened, then cast
       std::int64_t n = 0;
       each_unit([&](const UnitSizes& u) { n += u.trained; });

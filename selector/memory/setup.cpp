@@ -136,7 +136,7 @@ void set_method(Setup& s) {
       s.adapters.bytes = s.trainer == "transformers" ? 4 : 2;   // PEFT: autocast_adapter_dtype upcasts them
       s.assumed.push_back(fmt::format("method.adapter_dtype={} ({})", s.adapters.bytes == 4 ? "fp32" : "bf16", s.trainer.empty() ? "compute format" : s.trainer + " default"));
     }
-    s.adapters.own_units = s.trainer != "litgpt" && !getenv("LX");
+    s.adapters.own_units = s.trainer != "litgpt";
   }
 }
 

@@ -76,13 +76,18 @@ class Fsdp1 final : public Sharder {
       drop_all(weights);
       return;
     }
-    // litgpt wraps adapters inside the block's flat parameter: gradient and reduction are the size of the whole block
-    const std::int64_t trained = s_.adapters.any && !s_.adapters.own_units ? unit.elements + unit.adapters : unit.trained;
+    // Where a flat parameter holds frozen parts as well (litgpt's adapters, partial training), gradient and reduction are as large as
+    // all of it: split_with_sizes_backward fills in zeros for what has no gradient, then concatenates
+    const std::int64_t everything = unit.elements + unit.adapters;
+    const bool mixed = s_.adapters.any ? !s_.adapters.own_units : unit.trained < everything;
+    const std::int64_t trained = mixed ? everything : unit.trained;
     const auto bytes = [](std::int64_t elements, double each) { return static_cast<std::int64_t>(static_cast<double>(elements) * each); };
     const double cb = s_.adapters.any ? s_.adapters.bytes : s_.weight_gradient_bytes;
     const double rb = s_.adapters.any ? s_.adapters.bytes : s_.reduce_bytes;
     const double gb = s_.adapters.any ? s_.adapters.bytes : s_.gradient_bytes;
+    const auto zeros = mixed ? t_.make(bytes(trained - unit.trained, cb), Term::kReduceBuffers) : Timeline::kNone;
     const auto flat = t_.make(bytes(trained, cb), Term::kReduceBuffers);
+    t_.drop(zeros);
     drop_all(weights);
     free(full);
     if (s_.flat_whole || (s_.no_sync && !last_micro_step_)) {   // NO_SHARD all-reduces in place
