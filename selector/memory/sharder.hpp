@@ -61,6 +61,7 @@ class Sharder {
   // Engines that follow modules rather than units. A replayed pass is followed by the watcher (null = nobody follows it); for a pass
   // whose operations are not replayed `pass_by` stands for all of its modules.
   virtual void prepare(const ModelWalk& walk) { (void)walk; }
+  virtual std::vector<std::size_t> fullest_blocks() const { return {}; }   // where most is gathered: worth replaying in full
   virtual void begin_micro_step(bool last) { (void)last; }    // last: the optimizer steps after it
   virtual void begin_backward() {}
   virtual bool takes_gradients() const { return false; }      // of the backward that follows, one by one as they are made

@@ -34,6 +34,16 @@ class Zero12 final : public Sharder, public ModuleWatcher {
     if (s_.offload_optimizer) t_.make(bytes(largest_, s_.parameter_bytes), Term::kSwap);   // temp_grad_buffer_for_gpu_offload
   }
 
+  void prepare(const ModelWalk& walk) override {
+    // The rank at the end of the model keeps whole gradients of every parameter that its part touches, the first one included.
+    own_elements_ = 0;
+    const auto add = [this](const UnitSizes& u) {
+      for (std::size_t i = u.whole_tensors.size(); i-- > 0 && own_elements_ < mine_;) own_elements_ += static_cast<double>(u.whole_tensors[i]);
+    };
+    if (walk.head) add(*walk.head);
+    for (std::size_t k = walk.blocks.size(); k-- > 0 && own_elements_ < mine_;) add(*walk.blocks[k].sizes);
+    own_elements_ = std::max(own_elements_, mine_);
+  }
   void begin_micro_step(bool last) override { last_ = last; }
   void begin_backward() override {
     if (s_.zero.release < kHookBuckets) make_buckets();
@@ -42,31 +52,32 @@ class Zero12 final : public Sharder, public ModuleWatcher {
     if (bf16_optimizer_) return s_.zero.immediate_update;
     return s_.stage >= 2 || (s_.zero.overlap && last_ && !s_.colossal);
   }
-  ModuleWatcher* watch(std::size_t, Pass pass) override { return pass == Pass::kBackward ? this : nullptr; }
+  ModuleWatcher* watch(std::size_t block, Pass pass) override {
+    in_head_ = block == kHead;
+    return pass == Pass::kBackward ? this : nullptr;
+  }
   void enter(std::size_t) override {}
   void leave(std::size_t) override {}
-  void take(Timeline::Handle gradient) override {
-    if (bf16_optimizer_ || s_.colossal) {
-      t_.drop(gradient);
-      return;
-    }
-    make_buckets();
-    const double elements = static_cast<double>(t_.bytes(gradient)) / gradient_bytes_;
-    if (filled_ + elements > s_.zero.reduce_bucket) reduce();
-    filled_ += elements;
-    largest_in_bucket_ = std::max(largest_in_bucket_, elements);
-    ++count_;
-    if (s_.zero.contiguous && elements <= s_.zero.reduce_bucket) t_.drop(gradient);   // copied into the bucket
-    else held_.push_back(gradient);
+  bool take(Timeline::Handle gradient) override {
+    if (in_head_ && s_.model.tied_embeddings) return false;    // it waits for the token table's
+    reduce_later(gradient);
+    return true;
   }
 
   void after_backward(std::size_t unit, Handles& weights) override { settle(unit, units[unit], weights); }
-  void reduce_root(int key, const GatherUnit& unit, Handles& weights) override { settle(kRoot + static_cast<std::size_t>(key), unit, weights); }
+  void reduce_root(int key, const GatherUnit& unit, Handles& weights) override {
+    if (key == 1 && s_.model.tied_embeddings && takes_gradients()) return;
+    settle(kRoot + static_cast<std::size_t>(key), unit, weights);
+  }
   void end_backward() override {
-    if (bf16_optimizer_ || s_.colossal) return;
+    if (s_.colossal) return;
+    if (bf16_optimizer_) {              // engine.py allreduce_bucket: the flat fp32 gradient in the format of communication
+      if (last_ && s_.zero.communication_bytes < 4) t_.drop(t_.make(bytes(trained_, s_.zero.communication_bytes), Term::kReduceBuffers));
+      return;
+    }
     if (!takes_gradients() && last_) {              // reduce_gradients after the backward of stage 1
       make_buckets();
-      for (const auto& k : gradients_) take(k.handle);
+      for (const auto& k : gradients_) reduce_later(k.handle);
       gradients_.clear();
     }
     if (s_.stage >= 2 || last_) {
@@ -118,6 +129,21 @@ class Zero12 final : public Sharder, public ModuleWatcher {
     for (int i = 0; i < (s_.zero.overlap ? 2 : 1); ++i) buckets_.push_back(t_.make(bytes(s_.zero.reduce_bucket, bucket_bytes_), Term::kReduceBuffers));
   }
 
+  void reduce_later(Timeline::Handle gradient) {
+    if (bf16_optimizer_ || s_.colossal) {
+      t_.drop(gradient);
+      return;
+    }
+    make_buckets();
+    const double elements = static_cast<double>(t_.bytes(gradient)) / gradient_bytes_;
+    if (filled_ + elements > s_.zero.reduce_bucket) reduce();
+    filled_ += elements;
+    largest_in_bucket_ = std::max(largest_in_bucket_, elements);
+    ++count_;
+    if (s_.zero.contiguous && elements <= s_.zero.reduce_bucket) t_.drop(gradient);   // copied into the bucket
+    else held_.push_back(gradient);
+  }
+
   // average_tensor and allreduce_bucket: the slices of a bucket that go to different ranks are flattened into one more copy. The rank that
   // owns the end of the model keeps its part first, while most activations are alive: the fullest one.
   void reduce() {
@@ -133,7 +159,7 @@ class Zero12 final : public Sharder, public ModuleWatcher {
     } else if (own_ < 0) {
       const bool compact = s_.zero.accumulation_bytes >= 4 && s_.parameter_bytes == 2 && s_.zero.release >= kCompactGradients;
       if (compact && accumulated_ < 0) accumulated_ = t_.make(bytes(mine_, 4), Term::kGradients);
-      else if (!compact) own_ = t_.make(bytes(mine_, bucket_bytes_), Term::kGradients, reduce_stream());
+      else if (!compact) own_ = t_.make(bytes(own_elements_, bucket_bytes_), Term::kGradients, reduce_stream());
     }
     drop_all(held_);
     filled_ = largest_in_bucket_ = 0;
@@ -158,16 +184,17 @@ class Zero12 final : public Sharder, public ModuleWatcher {
       return;
     }
     if (takes_gradients()) {
-      for (auto h : weights) take(h);
+      for (auto h : weights) reduce_later(h);
       weights.clear();
       return;
     }
+    if (!weights.empty() && s_.zero.release >= kHookBuckets) make_buckets();   // the hook of stage 1 makes them, though it reduces later
     keep(key, weights);
   }
 
   double gradient_bytes_ = 2, bucket_bytes_ = 2;
-  bool bf16_optimizer_ = false, last_ = true;
-  double trained_ = 0, mine_ = 0, largest_ = 0;    // elements
+  bool bf16_optimizer_ = false, last_ = true, in_head_ = false;
+  double trained_ = 0, mine_ = 0, largest_ = 0, own_elements_ = 0;
   double filled_ = 0, largest_in_bucket_ = 0;
   int count_ = 0;
   Handles buckets_, held_;

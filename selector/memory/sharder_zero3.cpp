@@ -39,13 +39,14 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     calls_ = std::make_unique<ZeroCalls>(s_, walk);
     const auto& trace = calls_->trace();
     first_ = trace.first_step();
-    recorded_ = trace.recorded({z_.prefetch_bucket, z_.max_live, z_.max_reuse});
+    recorded_ = trace.recorded({z_.prefetch_bucket, z_.max_live, z_.max_reuse}, true);
     held_by_.assign(trace.parameters.size(), kNobody);
     data_.assign(trace.parameters.size(), Timeline::kNone);
     if (z_.second_shard > 1) second_.assign(trace.parameters.size(), Timeline::kNone);
     if (z_.weights_saved_whole) saved_.assign(trace.parameters.size(), Timeline::kNone);
   }
 
+  std::vector<std::size_t> fullest_blocks() const override { return gathers_ ? calls_->fullest_blocks(recorded_.live) : std::vector<std::size_t>(); }
   void begin_micro_step(bool last) override {
     last_ = last;
     if (!gathers_) return;
@@ -72,15 +73,10 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   void leave(std::size_t module) override {
     if (gathers_) advance(calls_->of(block_, pass_, module).release + 1);
   }
-  void take(Timeline::Handle gradient) override {
-    const double elements = static_cast<double>(t_.bytes(gradient)) / gradient_bytes_;
-    if (filled_ > 0 && filled_ + elements > z_.reduce_bucket) reduce();
-    const bool copied = z_.contiguous && filled_ + elements <= z_.reduce_bucket;
-    filled_ += elements;
-    largest_in_bucket_ = std::max(largest_in_bucket_, elements);
-    ++count_;
-    if (copied) t_.drop(gradient);
-    else held_.push_back(gradient);
+  bool take(Timeline::Handle gradient) override {
+    if (block_ == kHead && s_.model.tied_embeddings) return false;   // it waits for the token table's
+    reduce_later(gradient);
+    return true;
   }
 
   void gather_root(int key, const GatherUnit&, bool) override {
@@ -93,7 +89,9 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     if (gathers_) advance(calls_->embedding(true).fetch + 1);
   }
   void after_backward(std::size_t, Handles& weights) override { take_all(weights); }
-  void reduce_root(int, const GatherUnit&, Handles& weights) override { take_all(weights); }
+  void reduce_root(int key, const GatherUnit&, Handles& weights) override {
+    if (key != 1 || !s_.model.tied_embeddings) take_all(weights);
+  }
   void end_backward() override {
     if (gathers_) {
       advance(2 * calls_->trace().size());
@@ -319,10 +317,22 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   // ---- gradients ----
 
   void take_all(Handles& weights) {
-    for (auto h : weights) take(h);
+    for (auto h : weights) reduce_later(h);
     weights.clear();
   }
   int reduce_stream() const { return z_.overlap ? kReduce : kCompute; }
+
+  // reduce_independent_p_g_buckets_and_remove_grads
+  void reduce_later(Timeline::Handle gradient) {
+    const double elements = static_cast<double>(t_.bytes(gradient)) / gradient_bytes_;
+    if (filled_ > 0 && filled_ + elements > z_.reduce_bucket) reduce();
+    const bool copied = z_.contiguous && filled_ + elements <= z_.reduce_bucket;
+    filled_ += elements;
+    largest_in_bucket_ = std::max(largest_in_bucket_, elements);
+    ++count_;
+    if (copied) t_.drop(gradient);
+    else held_.push_back(gradient);
+  }
 
   // __reduce_and_partition_ipg_grads, __avg_scatter_grads, reduce_scatter_coalesced
   void reduce() {

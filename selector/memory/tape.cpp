@@ -259,11 +259,12 @@ Timeline::Handle TapeRunner::backward(const Tape& tape, Saved& saved, Timeline::
     }
     timeline_.drop(temporary);
     if (gradients_leave) {
+      std::size_t kept = before;
       for (std::size_t i = before; i < weights.size(); ++i) {
-        if (watcher) watcher->take(weights[i]);
-        else timeline_.drop(weights[i]);
+        if (!watcher) timeline_.drop(weights[i]);
+        else if (!watcher->take(weights[i])) weights[kept++] = weights[i];
       }
-      weights.resize(before);
+      weights.resize(kept);
     }
     timeline_.launch(kKernelsBackward);
     if (op.collective) {

@@ -106,7 +106,8 @@ class ModuleWatcher {
   virtual ~ModuleWatcher() = default;
   virtual void enter(std::size_t module) = 0;
   virtual void leave(std::size_t module) = 0;
-  virtual void take(Timeline::Handle gradient) = 0;   // as soon as autograd has made it; the watcher lets go of it
+  // As soon as autograd has made it: true = the watcher lets go of it.
+  virtual bool take(Timeline::Handle gradient) = 0;
 };
 
 class TapeRunner {
@@ -123,8 +124,8 @@ class TapeRunner {
     std::vector<Timeline::Handle>* kept = nullptr;  // collect: filled; recompute: taken from, by tensor number
     int stop_after = -1;                // recompute: last operation that runs; -1 = all
     Term term = Term::kActivations;
-  };
     std::function<void(Timeline::Handle)> on_model_output;   // the model has returned it
+  };
   // `x` stays the caller's; returns the output (kNone when stopped before it).
   Timeline::Handle forward(const Tape& tape, Timeline::Handle x, const Forward& how, Saved* saved);
   // Only what remains after the forward, without the operations' own transients (for blocks equal to ones replayed in full).

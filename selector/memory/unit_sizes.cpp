@@ -63,7 +63,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block, bool table_only)
       case job::MethodKind::kPartial: role.trainable = names_module(method.trainable, p.module, block.prefix.empty() ? p.name : block.prefix + "." + p.name); break;
       default: role.trainable = !method.modules_to_save.empty() && names_module(method.modules_to_save, p.module, p.module); break;
     }
-    role.quantized = s.quantized && in_body && p.kind == Kind::kMatrix && !role.trainable;
+    role.quantized = s.quantized && in_body && (p.kind == Kind::kMatrix || (p.kind == Kind::kExpert && experts_are_linear_layers(s))) && !role.trainable;
     // peft/utils/other.py ModulesToSaveWrapper: a trained copy beside the original, in its format (autocast_adapter_dtype leaves it alone)
     const bool saved_copy = role.trainable && s.adapters.any && s.dialect.lora == LoraStyle::kPeft;
     u.whole_elements += whole;
@@ -108,6 +108,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block, bool table_only)
       u.trained_shard += kept;
       const double copy = saved_copy ? s.parameter_bytes / s.adapters.bytes : 1;   // state formats follow the weights'; the setup's is the adapters'
       u.trained_tensors.push_back(static_cast<std::int64_t>(std::llround(static_cast<double>(kept) * copy)));
+      u.whole_tensors.push_back(static_cast<std::int64_t>(std::llround(static_cast<double>(e) * copy)));
       const TrainedTensor t{p.shape, u.trained_tensors.back(), e > 0 ? static_cast<double>(u.trained_tensors.back()) / static_cast<double>(e) : 1, in_body && p.kind == Kind::kMatrix};
       add_states(s, t, u.state_tensors);
       u.update_temporary = std::max(u.update_temporary, update_temporary(s, t));

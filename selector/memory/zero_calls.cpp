@@ -233,6 +233,25 @@ ZeroCalls::Marks ZeroCalls::of(std::size_t block, Pass pass, std::size_t module)
   return absolute(layout_[block]->pass[p], start_[p][block]);
 }
 
+std::vector<std::size_t> ZeroCalls::fullest_blocks(const std::vector<double>& live) const {
+  std::vector<std::size_t> blocks;
+  std::vector<std::size_t> call_of(static_cast<std::size_t>(trace_.size()) + 1, 0);
+  for (std::int32_t e = 0; e < trace_.size(); ++e) call_of[static_cast<std::size_t>(e) + 1] = call_of[static_cast<std::size_t>(e)] + (trace_.is_call(e) ? 1 : 0);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    double most = -1;
+    std::size_t where = 0;
+    for (std::size_t k = 0; k < layout_.size(); ++k) {
+      if (!layout_[k]) continue;
+      const auto p = static_cast<std::size_t>(pass);
+      const auto first = call_of[static_cast<std::size_t>(start_[p][k] / 2)], last = call_of[static_cast<std::size_t>(end(k, pass) / 2)];
+      for (auto c = first; c < last; ++c)
+        if (live[c] > most) most = live[c], where = k;
+    }
+    if (most >= 0) blocks.push_back(where);
+  }
+  return blocks;
+}
+
 std::int32_t ZeroCalls::end(std::size_t block, Pass pass) const {
   if (block == Sharder::kHead) return head_start_[pass == Pass::kBackward ? 1 : 0] + head_[pass == Pass::kBackward ? 1 : 0].end;
   const auto p = static_cast<std::size_t>(pass);

@@ -29,6 +29,9 @@ class ZeroCalls {
   std::int32_t end(std::size_t block, Pass pass) const;
   Marks embedding(bool backward) const { return embedding_[backward ? 1 : 0]; }
 
+  // The blocks in whose forward and backward most elements are gathered; `live` by call, of the recorded plan.
+  std::vector<std::size_t> fullest_blocks(const std::vector<double>& live) const;
+
   double untraced_persistent() const { return untraced_persistent_; }   // elements of blocks left out
   double untraced() const { return untraced_; }
 

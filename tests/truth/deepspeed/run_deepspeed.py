@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs DeepSpeed's own code as rank 0 of N over a Llama and prints what torch's allocators counted.
+"""Runs DeepSpeed's own code as one rank of N over a Llama and prints what torch's allocators counted.
 
     run_deepspeed.py CASE.json [...]        a case: {"model": {...}, "world": N, "micro_batch": b, "sequence": s, "checkpointing": bool,
-                                            "config": {DeepSpeed's configuration}, "optimizer": "fused|foreach"}
+                                            "config": {DeepSpeed's configuration}, "optimizer": "fused|foreach", "rank": r}
 
 It needs CUDA builds of torch and transformers and either GPUs that are never asked to compute anything that matters, or a CUDA
 runtime whose kernels do nothing (collectives go to torch's "fake" process group). Three optimizer steps; the peaks are those of the
@@ -19,8 +19,9 @@ import torch.distributed as dist
 def run(case):
     from torch.testing._internal.distributed.fake_pg import FakeStore
     world = case["world"]
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    rank = case.get("rank", 0)
+    os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     import deepspeed
     deepspeed.init_distributed("nccl", auto_mpi_discovery=False)
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -28,8 +29,10 @@ def run(case):
     config = LlamaConfig(hidden_size=m["hidden"], intermediate_size=m["ffn"], num_hidden_layers=m["layers"], num_attention_heads=m["heads"],
                          num_key_value_heads=m.get("kv_heads", m["heads"]), vocab_size=m["vocabulary"], max_position_embeddings=4096,
                          tie_word_embeddings=m.get("tied", False), use_cache=False, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
     if case.get("checkpointing"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
@@ -38,9 +41,9 @@ def run(case):
     ds.update(train_micro_batch_size_per_gpu=case["micro_batch"], bf16=dict({"enabled": True}, **ds.get("bf16", {})), zero_allow_untested_optimizer=True,
               steps_per_print=10**9)
     offload = ds.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none") != "none"
-    if offload:
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
-        optimizer = DeepSpeedCPUAdam(model.parameters(), lr=1e-5)
+    if offload:      # torch's AdamW on the host: DeepSpeed's own needs a compiler, and keeps the same states
+        ds["zero_force_ds_cpu_optimizer"] = False
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=case.get("optimizer", "fused") == "fused", foreach=case.get("optimizer") == "foreach")
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds)
@@ -70,12 +73,30 @@ def run(case):
     last = out["steps"][-1]
     out["allocated_peak"] = max(max(s[k] for k in ("forward", "backward", "step")) for s in out["steps"])
     out["reserved_peak"] = last["reserved"]
-    try:
-        host = torch.cuda.host_memory_stats()
-        out["host_pinned"] = host.get("allocated_bytes.peak", 0)
-    except Exception:
-        pass
+    out["host"], out["host_pinned"] = host_bytes()
     return out
+
+
+def host_bytes():
+    """Bytes of all tensors that live in host memory, and of those that are page-locked; each storage once."""
+    import gc
+    seen, host, pinned = set(), 0, 0
+    for o in gc.get_objects():
+        try:
+            if not isinstance(o, torch.Tensor):
+                continue
+            for t in (o, o.grad if o.is_leaf else None, getattr(o, "ds_tensor", None), getattr(o, "ds_secondary_tensor", None)):
+                if t is None or t.device.type != "cpu":
+                    continue
+                s = t.untyped_storage()
+                if s.data_ptr() in seen or s.nbytes() == 0:
+                    continue
+                seen.add(s.data_ptr())
+                host += s.nbytes()
+                pinned += s.nbytes() if t.is_pinned() else 0
+        except Exception:
+            continue
+    return host, pinned
 
 
 if __name__ == "__main__":
