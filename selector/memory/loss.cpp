@@ -69,8 +69,8 @@ LossRules loss_rules(const Setup& s) {
     }
   } else if (s.trainer == "transformers" || s.trainer == "axolotl" || s.trainer == "accelerate") {
     const bool masked = type == "bert" || type == "roberta";
-    if (masked || ((type == "gpt_bigcode" || type == "gpt2") && s.age < 452)) {
-      // CrossEntropyLoss on the logits as they are; gpt2 and gpt_bigcode took loss/loss_utils.py later than llama
+    if (masked || ((type == "gpt_bigcode" || type == "gpt2") && s.age < 449)) {
+      // CrossEntropyLoss on the logits as they are; gpt2 and gpt_bigcode took loss/loss_utils.py in 4.48.3
       r.holds_logits = true;
       r.shift_copy = !masked;
       r.through_backward = !masked ? s.compute_bytes : 0;   // the Trainer's `outputs` outlive backward
