@@ -30,12 +30,18 @@ ExpertWeights expert_weights(const TapeWriter& w, const model::Op& op) {
   return e;
 }
 
+}  // namespace
+
 // transformers before 5: a Python loop over the experts (modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
 // modeling_deepseek_v3.py, modeling_gpt_oss.py of 4.57). From 5.0 on torch's grouped product unless told otherwise
 // (integrations/moe.py grouped_mm_experts_forward; modeling_utils.py get_correct_experts_implementation).
 bool loops_over_experts(const Setup& s) { return (s.trainer == "transformers" || s.trainer == "accelerate") && s.age < 500; }
 
-}  // namespace
+// Tensors of three dimensions instead: modeling_gpt_oss.py, modeling_llama4.py; two for all experts: modeling_dbrx.py.
+bool experts_are_linear_layers(const Setup& s) {
+  const auto& family = s.model.family;
+  return loops_over_experts(s) && family != "gpt_oss" && family != "llama4" && family != "dbrx";
+}
 
 int TapeWriter::experts(const model::Op& op, int x, int weights) {
   if (s.engine == Engine::kMegatron) return experts_megatron(op, x);
@@ -131,8 +137,10 @@ int TapeWriter::experts_loop(const model::Op& op, int x, int weights) {
   out.bytes = A;
   // Experts held as one tensor of three dimensions (gpt-oss, Llama 4, DBRX): the gradient of one expert's part is made in the shape
   // of the whole tensor and added to it (select_backward).
-  const bool stacked = op.params.size() > 0 && block.parameters[static_cast<std::size_t>(op.params[0])].shape.size() == 3 && (moe.bias || s.model.family == "llama4" || s.model.family == "dbrx");
+  const bool stacked = !experts_are_linear_layers(s);
   const std::int64_t whole = e.trained && stacked ? std::max(e.up, e.down) * s.weight_gradient_bytes : 0;
+  const bool quantized = !op.params.empty() && unit.roles[static_cast<std::size_t>(op.params[0])].quantized;
+  const std::int64_t dequantized = quantized ? h * f * A : 0;   // one weight at a time, for its product and again for its gradient
   const bool clamped = moe.activation == model::Activation::kSwigluOai;
   const int weighted = s.model.model_type == "deepseek_v3" ? 4 : A;   // its router's weights are fp32
   int y = -1;
@@ -160,8 +168,8 @@ int TapeWriter::experts_loop(const model::Op& op, int x, int weights) {
       step.weights.push({-2, weight_gradient(e.up / steps)});
       step.weights.push({-2, weight_gradient(e.down / steps)});
     }
-    step.forward_temporary = expert_rows * h * A;          // weighted result
-    step.backward_temporary = expert_rows * (2 * h + 3 * f) * A + whole;
+    step.forward_temporary = std::max(expert_rows * h * A, dequantized);   // weighted result
+    step.backward_temporary = expert_rows * (2 * h + 3 * f) * A + whole + dequantized;
     if (y < 0) {
       y = emit(step, out);
     } else {
@@ -242,7 +250,7 @@ int TapeWriter::experts_megatron(const model::Op& op, int x) {
   up.name = "experts up";
   up.in.push(t);
   if (e.trained) {
-    up.saves.push(t);
+    keep_input(up, t);
     up.weights.push({-2, weight_gradient(e.up)});
   }
   const int g = emit(up, hidden);
@@ -261,7 +269,7 @@ int TapeWriter::experts_megatron(const model::Op& op, int x) {
   down.name = "experts down";
   down.in.push(a);
   if (e.trained) {
-    down.saves.push(a);
+    keep_input(down, a);
     down.weights.push({-2, weight_gradient(e.down)});
   }
   int y = emit(down, here);

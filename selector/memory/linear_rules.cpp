@@ -1,4 +1,6 @@
 // Linear layers with quantised weights and casts (their adapters: lora_rules.cpp); norms.
+#include <algorithm>
+
 #include "selector/memory/op_rules.hpp"
 
 namespace shardfit::memory {
@@ -13,6 +15,16 @@ int TapeWriter::emit(TapeOp op, const Meta& m) {
   meta.resize(tape.tensors.size());
   meta[static_cast<std::size_t>(t)] = m;
   return t;
+}
+
+// What a trained linear layer keeps of its input: the tensor, or an FP8 copy of it.
+void TapeWriter::keep_input(TapeOp& product, int x) {
+  if (s.fp8_input_bytes <= 0) {
+    product.saves.push(x);
+  } else if (std::find(kept_in_fp8.begin(), kept_in_fp8.end(), x) == kept_in_fp8.end()) {   // gate and up projection are one layer
+    product.extra.push(static_cast<std::int64_t>(static_cast<double>(meta[static_cast<std::size_t>(x)].elements()) * s.fp8_input_bytes));
+    kept_in_fp8.push_back(x);
+  }
 }
 
 int TapeWriter::gather_sequence(int x) {
@@ -93,7 +105,7 @@ int TapeWriter::linear(std::size_t index, int x) {
     if (s.quantized_context) tape.context.push_back(tape.base(x));
     if (s.mlp_bytes && op.module.find("mlp") != std::string::npos) out.bytes = s.mlp_bytes;
   } else if (trained) {
-    product.saves.push(part >= 0 ? part : x);
+    keep_input(product, part >= 0 ? part : x);
     if (part >= 0) product.backward_temporary = in.size();
     product.weights.push({weight, weight_gradient(in_features * out_features)});
     if (s.autocast_cache && s.weight_gradient_bytes > A) product.backward_temporary += in_features * out_features * A;   // before its cast
@@ -154,7 +166,7 @@ bool TapeWriter::packed_projection(std::size_t first, std::size_t& next) {
   out.bytes = A;
   out.split = s.tp > 1;
   out.sharded = false;
-  if (trained || (quantized && s.dialect.quantized_saves_input)) product.saves.push(part >= 0 ? part : x);
+  if (trained || (quantized && s.dialect.quantized_saves_input)) keep_input(product, part >= 0 ? part : x);
   if (part >= 0) product.backward_temporary = in.size();
   if (quantized) product.forward_temporary = product.backward_temporary = packed * q.in_features * A;
   if (quantized && s.quantized_context) tape.context.push_back(tape.base(x));

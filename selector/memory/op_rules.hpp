@@ -48,6 +48,7 @@ class TapeWriter {
   bool is_last_linear(std::size_t op_index) const;
   int row_parallel_end(int y);
   int gather_sequence(int x);
+  void keep_input(TapeOp& product, int x);
   void attention(const model::Op& op);
   void contiguous_for_megatron(const model::AttentionShape& shape, int& q, int& k, int& v);
   int attention_core(const model::AttentionShape& shape, int q, int k, int v);
@@ -82,6 +83,7 @@ class TapeWriter {
   void add_module(std::size_t first, std::size_t last, int first_op);
   std::string container_;                   // of the module written last
   int matmuls = 0;                          // for the selective policy
+  std::vector<int> kept_in_fp8;             // tensors of which an FP8 copy is kept already
 };
 
 }  // namespace shardfit::memory

@@ -55,7 +55,7 @@ std::vector<Chunk> megatron_chunks(const Setup& s, std::int64_t blocks) {
   if (const auto* layout = megatron_value(s.plan, "pipeline-model-parallel-layout"); layout && layout->is_string() && s.pp > 1)
     return of_layout(s, layout->get<std::string>(), blocks);
   const auto first = megatron_number(s.plan, "decoder-first-pipeline-num-layers"), last = megatron_number(s.plan, "decoder-last-pipeline-num-layers");
-  const bool embedding = megatron_flag(s.plan, "account-for-embedding-in-pipeline-split"), loss = megatron_flag(s.plan, "account-for-loss-in-pipeline-split");
+  const bool embedding = s.embedding_as_block, loss = s.loss_as_block;
   std::vector<std::int64_t> of_rank(static_cast<std::size_t>(s.pp), 0);
   if (first > 0 || last > 0) {
     const std::int64_t middle_ranks = s.pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0), middle = blocks - first - last;
@@ -73,12 +73,12 @@ std::vector<Chunk> megatron_chunks(const Setup& s, std::int64_t blocks) {
              "account-for-embedding-in-pipeline-split or pipeline-model-parallel-layout");
     for (auto& n : of_rank) n = all / s.pp;
   }
+  for (std::size_t r = 0; r < of_rank.size(); ++r)
+    if (of_rank[r] % s.vp != 0)
+      refuse(fmt::format("{} blocks of pipeline rank {} do not divide by {} virtual stages", of_rank[r], r, s.vp), "choose pipeline_parallel.virtual_stages that divide the blocks of every rank");
   std::vector<Chunk> chunks(static_cast<std::size_t>(s.pp * s.vp));
-  for (std::int64_t r = 0; r < s.pp; ++r) {
-    const std::int64_t n = of_rank[static_cast<std::size_t>(r)];
-    if (n % s.vp != 0) refuse(fmt::format("{} blocks of pipeline rank {} do not divide by {} virtual stages", n, r, s.vp), "choose pipeline_parallel.virtual_stages that divide the blocks of every rank");
-    for (std::int64_t c = 0; c < s.vp; ++c) chunks[static_cast<std::size_t>(c * s.pp + r)].blocks = n / s.vp;
-  }
+  for (std::size_t r = 0; r < of_rank.size(); ++r)
+    for (std::int64_t c = 0; c < s.vp; ++c) chunks[static_cast<std::size_t>(c * s.pp) + r].blocks = of_rank[r] / s.vp;
   if (embedding) --chunks.front().blocks;
   if (loss) --chunks.back().blocks;
   if (chunks.front().blocks < 0 || chunks.back().blocks < 0)

@@ -39,6 +39,7 @@ struct Setup {
 
   std::int64_t gpus = 1, tp = 1, cp = 1, ep = 1, etp = 1, pp = 1, vp = 1;
   std::int64_t predictions = 0;         // blocks of multi-token prediction (Megatron)
+  bool embedding_as_block = false, loss_as_block = false;   // in Megatron's split over pipeline ranks
   std::int64_t shard = 1;               // ranks that share one copy of what the stage shards
   std::int64_t expert_shard = 1;        // the same for expert weights
   std::int64_t stage = 0;
@@ -59,6 +60,8 @@ struct Setup {
   int mlp_bytes = 0;                    // of MLP activations where wider; 0 = as computed
   int weight_gradient_bytes = 2;
   bool autocast = false, autocast_cache = false;
+  // Transformer Engine's FP8: bytes of an element that a linear layer keeps of its input, and of the weights' copies; 0 = none
+  double fp8_input_bytes = 0, fp8_weight_bytes = 0;
 
   Dialect dialect;
   LossRules loss;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "regions/base/error.hpp"
+#include "selector/hardware/device.hpp"
 #include "selector/memory/setup_parts.hpp"
 
 namespace shardfit::memory {
@@ -54,6 +55,16 @@ void set_megatron_layout(Setup& s) {
     else if (layers > 0) s.vp = std::max<std::int64_t>(1, s.model.block_count() / (s.pp * layers));
   }
   s.vp = std::min<std::int64_t>(s.vp, 4096);
+  s.embedding_as_block = megatron_flag(p, "account-for-embedding-in-pipeline-split");
+  s.loss_as_block = megatron_flag(p, "account-for-loss-in-pipeline-split");
+  const std::int64_t blocks = s.model.block_count();
+  bool stated = s.embedding_as_block || s.loss_as_block;
+  for (const char* flag : {"pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"}) stated = stated || megatron_value(p, flag);
+  // Models such as Llama 3.1 405B were made two blocks short for this split.
+  if (s.pp > 1 && !stated && blocks % (s.pp * s.vp) != 0 && (blocks + 2) % (s.pp * s.vp) == 0) {
+    s.embedding_as_block = s.loss_as_block = true;
+    s.assumed.push_back(fmt::format("megatron.account-for-embedding-in-pipeline-split and account-for-loss-in-pipeline-split=true ({} blocks do not divide by {} stages, {} do)", blocks, s.pp * s.vp, blocks + 2));
+  }
 }
 
 void set_megatron(Setup& s) {
@@ -74,6 +85,21 @@ void set_megatron(Setup& s) {
     s.checkpoint = Setup::Checkpoint::kFirst;
     s.checkpoint_first = layers;
     s.chunk_blocks = std::max<std::int64_t>(1, s.model.block_count() / (s.pp * s.vp));
+  }
+  // Transformer Engine's linear layers in FP8 (pytorch/module/base.py quantize_weight, layernorm_linear.py): backward keeps the input
+  // column-wise, one byte an element and its scales; a copy of each weight row-wise and column-wise stays from the first micro batch on.
+  // From Blackwell on one copy serves both where a tensor has one scale (utils.py is_non_tn_fp8_gemm_supported). FP8 parameters
+  // (fp8-param-gather) are those copies themselves, in place of the 16-bit weight.
+  if ((precision.compute && *precision.compute == job::DType::kFp8) || !megatron_word(p, "fp8-format").empty()) {
+    const std::string flag = megatron_word(p, "fp8-recipe"), recipe = !flag.empty() ? flag : precision.fp8_recipe.value_or("delayed");
+    const bool block = recipe == "mxfp8" || recipe == "blockwise";
+    const double scales = recipe == "mxfp8" ? 1.0 / 32 : recipe == "blockwise" ? 4.0 / 128 : 0;
+    const double cc = s.device.compute_capability_number();
+    const bool one_copy = !block && ((cc >= 10 && cc < 12) || cc >= 13);
+    s.fp8_input_bytes = 1 + scales;
+    s.fp8_weight_bytes = (one_copy ? 1 : 2) * (1 + scales);
+    if (megatron_flag(p, "fp8-param-gather")) s.fp8_weight_bytes = std::max(0.0, s.fp8_weight_bytes - s.parameter_bytes);
+    if (flag.empty() && !precision.fp8_recipe) s.assumed.emplace_back("precision.fp8_recipe=delayed (Megatron's default)");
   }
   // grouped keys and values are written out for all heads where the scores are (core/transformer/dot_product_attention.py, Transformer
   // Engine's UnfusedDotProductAttention)

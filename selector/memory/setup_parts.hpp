@@ -17,6 +17,10 @@ void set_megatron(Setup& setup);       // formats of gradients, master weights a
 void check_megatron(const Setup& setup);  // throws Error where Megatron refuses
 void check_tensor_parallel(const Setup& setup);
 
+// Whether the code runs one expert after the other, and whether each is made of linear layers, which bitsandbytes quantises (expert_rules.cpp).
+bool loops_over_experts(const Setup& setup);
+bool experts_are_linear_layers(const Setup& setup);
+
 // A flag of the plan's section "megatron" as users write it, with dashes or underscores; nullptr, the fallback, false or "" when absent.
 const nlohmann::json* megatron_value(const job::Plan& plan, std::string_view flag);
 std::int64_t megatron_number(const job::Plan& plan, std::string_view flag, std::int64_t fallback = 0);

@@ -42,6 +42,7 @@ std::unique_ptr<Sharder> make_sharder(const Setup& s, Timeline& t) {
   if (s.stage == 3 && s.engine == Engine::kZero) return make_zero3(s, t);
   if (s.stage == 3) return make_fsdp2(s, t);
   if (s.engine == Engine::kZero && s.stage >= 1) return make_zero12(s, t);
+  if (s.engine == Engine::kMegatron) return make_megatron(s, t);
   return make_whole(s, t);
 }
 

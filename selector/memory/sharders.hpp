@@ -1,5 +1,5 @@
 // The ways of working behind make_sharder, one source file each: sharder_fsdp1.cpp, sharder_fsdp2.cpp, sharder_zero3.cpp,
-// sharder_zero12.cpp, and sharder_whole.cpp where neither parameters nor gradients are sharded (DDP, ZeRO-0, Megatron).
+// sharder_zero12.cpp, sharder_megatron.cpp, and sharder_whole.cpp where neither parameters nor gradients are sharded (DDP, ZeRO-0).
 #pragma once
 #include "selector/memory/sharder.hpp"
 
@@ -12,6 +12,7 @@ std::unique_ptr<Sharder> make_fsdp1(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_fsdp2(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_zero3(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_zero12(const Setup& setup, Timeline& timeline);
+std::unique_ptr<Sharder> make_megatron(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_whole(const Setup& setup, Timeline& timeline);
 
 }  // namespace shardfit::memory

@@ -66,6 +66,21 @@ TEST(Experts, KeepWhatTransformersKeeps) {
   expect_within(kept_by_experts(gpt_oss(), grouped), 6325280, 0.01);
 }
 
+TEST(Experts, QuantisedOnlyWhereTheyAreLinearLayers) {
+  const auto resting = [](const json& config, const char* version) {
+    const model::Model model = model::parse_model(config.dump(), "config.json");
+    const job::Job job = job::parse_job({{"model", "configs/TinyLlama__TinyLlama-1.1B-Chat-v1.0.json"}, {"method", {{"kind", "qlora"}, {"rank", 8}, {"targets", {"q_proj"}}, {"quantization", "nf4"}}},
+                                         {"sequence_length", kTokens}, {"precision", "bf16"}, {"framework", {{"name", "ddp"}, {"trainer", "transformers"}, {"trainer_version", version}}}},
+                                        kTruth);
+    const job::Plan plan = job::parse_plan({{"gpu", "h100_sxm_80gb"}});
+    const auto s = make_setup({job, plan, model, hardware::find_device("h100_sxm_80gb", "")});
+    return static_cast<double>(unit_sizes(s, model.blocks[0]).rest_bytes);
+  };
+  const double experts = 8.0 * 3 * kHidden * kWidth;
+  EXPECT_NEAR(resting(mixtral(), "5.0.0") - resting(mixtral(), "4.57.6"), experts * (2 - 0.5 - 4.0 / 64), 1.0);
+  EXPECT_EQ(resting(gpt_oss(), "5.0.0"), resting(gpt_oss(), "4.57.6"));
+}
+
 TEST(Experts, MegatronKeepsTheExpertsInputsAndNotTheirResults) {
   const json framework = {{"name", "megatron"}};
   const std::int64_t rows = kTokens * 2;

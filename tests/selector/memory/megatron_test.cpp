@@ -1,6 +1,7 @@
 // Megatron: parameters on each pipeline rank as its own code builds them, chunks in flight, formats of its flags, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -74,6 +75,20 @@ TEST(Megatron, ParametersOfEachRankAreThoseThatMegatronBuilds) {
   EXPECT_GE(cases, 14);
 }
 
+TEST(Megatron, ABlockEachForEmbeddingAndLossWhereOnlyThatDivides) {
+  const model::Model model = model::load_model(kTruth + "/configs/TinyLlama__TinyLlama-1.1B-Chat-v1.0.json");   // 22 blocks
+  const job::Job job = job::parse_job(job_of(), kTruth);
+  const job::Plan plan = job::parse_plan(plan_of(4, 1, 4, 1, 2, json::object()));
+  const auto setup = make_setup({job, plan, model, hardware::find_device("h100_sxm_80gb", "")});
+  const auto stages = pipeline_stages(setup, 22);
+  ASSERT_EQ(stages.size(), 4u);
+  EXPECT_EQ(stages[0].blocks.size(), 5u);
+  EXPECT_EQ(stages[1].blocks.size(), 6u);
+  EXPECT_EQ(stages[3].blocks.size(), 5u);
+  EXPECT_EQ(stages[1].blocks.front(), 2) << "the embedding stands for the first stage's first block";
+  EXPECT_TRUE(std::any_of(setup.assumed.begin(), setup.assumed.end(), [](const auto& a) { return a.find("account-for-loss") != std::string::npos; }));
+}
+
 TEST(Megatron, ChunksInFlightFollowItsSchedule) {
   // warm-up of 2 (ranks - rank - 1) + (chunks - 1) ranks forwards and one more before the first backward, never more than there are
   for (const std::int64_t ranks : {2, 4, 8})
@@ -112,6 +127,33 @@ TEST(Megatron, FlagsSetTheFormatsOfGradientsMasterWeightsAndStates) {
   EXPECT_EQ(bytes({{"use-precision-aware-optimizer", true}, {"main-params-dtype", "fp16"}, {"exp-avg-dtype", "fp8"}}), (std::array{4.0, 2.0, 2.5}));
 }
 
+TEST(Megatron, Fp8KeepsHalfOfTheInputsAndCopiesOfTheWeights) {
+  const model::Model model = model::load_model(kTruth + "/configs/TinyLlama__TinyLlama-1.1B-Chat-v1.0.json");
+  const job::Job job = job::parse_job(job_of(), kTruth);
+  const auto bytes = [&](const char* gpu, json flags) {
+    flags["fp8-format"] = "hybrid";
+    json p = plan_of(2, 1, 1, 1, 1, flags);
+    p["gpu"] = gpu;
+    const job::Plan plan = job::parse_plan(p);
+    const auto s = make_setup({job, plan, model, hardware::find_device(gpu, "")});
+    return std::array{s.fp8_input_bytes, s.fp8_weight_bytes};
+  };
+  EXPECT_EQ(bytes("h100_sxm_80gb", json::object()), (std::array{1.0, 2.0}));
+  EXPECT_EQ(bytes("h100_sxm_80gb", {{"fp8-param-gather", true}}), (std::array{1.0, 0.0}));
+  EXPECT_EQ(bytes("gb200_186gb", {{"fp8-recipe", "tensorwise"}}), (std::array{1.0, 1.0}));
+  EXPECT_EQ(bytes("gb200_186gb", {{"fp8-recipe", "mxfp8"}}), (std::array{1 + 1.0 / 32, 2 + 1.0 / 16}));
+  // the peak of a long sequence falls by half of what its linear layers keep: normalised and rotated inputs, attention's and the MLP's
+  const auto peak = [&](const json& flags) {
+    json p = plan_of(2, 1, 1, 1, 1, flags);
+    p["micro_batch"] = 16;
+    return estimate_memory({job::parse_job(job_of(2048), kTruth), job::parse_plan(p), model, hardware::find_device("h100_sxm_80gb", "")}).memory.allocated_peak;
+  };
+  const double tokens = 16 * 2048, kept = tokens * 22 * (2048 + 2048 + 5632);       // two norms and the product; attention keeps its own result
+  const double weights = 22 * (2048.0 * (2048 + 2 * 256 + 2048) + 3.0 * 2048 * 5632) * 2, attention = tokens * 22 * 2048;
+  const double saved = static_cast<double>(peak(json::object()) - peak({{"fp8-format", "hybrid"}}));
+  EXPECT_NEAR(saved, kept - attention - weights, 0.05 * kept);
+}
+
 TEST(Megatron, WhatItRefusesIsRefusedInOneMessage) {
   struct Case {
     const char* model;
@@ -123,8 +165,8 @@ TEST(Megatron, WhatItRefusesIsRefusedInOneMessage) {
   const char* mixtral = "configs/mistralai__Mixtral-8x7B-v0.1.json";
   const std::vector<Case> cases = {
       {llama, 3, 3, 1, 1, 1, 129, {}, "/plan/tensor_parallel"},
-      {llama, 4, 1, 4, 1, 1, 128, {}, "/plan/pipeline_parallel/degree"},
-      {llama, 2, 1, 2, 1, 3, 128, {}, "/plan/pipeline_parallel/degree"},
+      {llama, 5, 1, 5, 1, 1, 128, {}, "/plan/pipeline_parallel/degree"},
+      {llama, 2, 1, 2, 1, 5, 128, {}, "/plan/pipeline_parallel/degree"},
       {llama, 4, 1, 4, 1, 1, 128, {{"decoder-first-pipeline-num-layers", 5}}, "/plan/pipeline_parallel/degree"},
       {llama, 2, 1, 2, 1, 1, 128, {{"account-for-embedding-in-pipeline-split", true}}, "/plan/pipeline_parallel/degree"},
       {llama, 2, 1, 2, 1, 1, 128, {{"pipeline-model-parallel-layout", "Et*3|t*3L"}}, "/plan/megatron/pipeline-model-parallel-layout"},

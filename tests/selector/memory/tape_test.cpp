@@ -13,6 +13,7 @@
 #include "selector/hardware/device.hpp"
 #include "selector/memory/memory.hpp"
 #include "selector/memory/op_rules.hpp"
+#include "selector/memory/pipeline.hpp"
 #include "selector/memory/rank_replay.hpp"
 #include "selector/model/model.hpp"
 
@@ -143,6 +144,41 @@ TEST(Tape, ShortReplayLeavesWhatTheFullOneLeaves) {
     }
   }
   EXPECT_GT(compared, 1000u);
+}
+
+// Of many equal blocks only those at the ends are replayed in full; the peak is that of a replay of all of them. Between the two lies
+// what the allocator does not cut off a segment's end.
+TEST(Tape, ReplayingTheEndsFindsThePeakOfAllBlocks) {
+  for (const char* file : {"configs/TinyLlama__TinyLlama-1.1B-Chat-v1.0.json", "configs/openai-community__gpt2-medium.json", "configs/deepseek-ai__DeepSeek-V2-Lite.json", "configs/Qwen__Qwen3-0.6B.json"}) {
+    const model::Model model = model::load_model(kBase + "/" + file);
+    for (const auto& way : ways()) {
+      json j = way.job, p = way.plan;
+      j["model"] = file;
+      j["sequence_length"] = 2048;
+      j["precision"] = "bf16-mixed";
+      p["gpu"] = "h100_sxm_80gb";
+      p["gpus_per_node"] = 8;
+      p["micro_batch"] = 2;
+      for (const char* checkpointing : {"none", "full"}) {
+        if (!way.plan.contains("activation_checkpointing")) p["activation_checkpointing"] = checkpointing;
+        SCOPED_TRACE(std::string(file) + ", " + way.what + ", checkpointing " + p["activation_checkpointing"].dump());
+        const job::Job job = job::parse_job(j, kBase);
+        const job::Plan plan = job::parse_plan(p);
+        std::optional<memory::Setup> setup;
+        try {
+          setup.emplace(make_setup({job, plan, model, hardware::find_device("h100_sxm_80gb", "")}));
+        } catch (const Error&) {
+          continue;
+        }
+        const ModelSizes sizes = model_sizes(*setup);
+        const auto layout = pipeline_stages(*setup, static_cast<std::int64_t>(sizes.order.size())).front();
+        const StageResult ends = replay_rank(*setup, sizes, layout, {});
+        const StageResult all = replay_rank(*setup, sizes, layout, {.every_block = true});
+        EXPECT_NEAR(static_cast<double>(ends.allocated_peak), static_cast<double>(all.allocated_peak), 0.01 * static_cast<double>(all.allocated_peak));
+        EXPECT_EQ(ends.phase, all.phase);
+      }
+    }
+  }
 }
 
 }  // namespace
