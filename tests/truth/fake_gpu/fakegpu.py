@@ -52,3 +52,48 @@ class Peaks:
         found = {"allocated": self.cuda.max_memory_allocated(), "reserved": self.cuda.max_memory_reserved()}
         self.cuda.reset_peak_memory_stats()
         return found
+
+
+class History:
+    """Which blocks are alive at the highest moment of a stretch, with the Python lines that made them.
+
+        with fakegpu.History() as h: step()
+        h.print()
+    """
+    def __enter__(self):
+        import torch
+        self.torch = torch
+        torch.cuda.memory._record_memory_history(max_entries=10 ** 7, stacks="python")
+        self.before = sum(s["allocated_size"] for s in torch.cuda.memory_snapshot())
+        return self
+
+    def __exit__(self, *error):
+        snapshot = self.torch.cuda.memory._snapshot()
+        self.events = snapshot["device_traces"][0]
+        self.torch.cuda.memory._record_memory_history(enabled=None)
+
+    def at_peak(self):
+        now = most = self.before
+        when = 0
+        for i, e in enumerate(self.events):
+            now += {"alloc": e["size"], "free_requested": -e["size"]}.get(e["action"], 0)
+            if now > most:
+                most, when = now, i
+        alive = {}
+        for e in self.events[:when + 1]:
+            if e["action"] == "alloc":
+                alive[e["addr"]] = e
+            elif e["action"] == "free_requested":
+                alive.pop(e["addr"], None)
+        return most, list(alive.values())
+
+    def print(self, lines=30, skip=("torch/nn/modules/module.py", "torch/autograd/", "torch/utils/_contextlib.py", "torch/_tensor.py")):
+        most, alive = self.at_peak()
+        groups = {}
+        for e in alive:
+            frames = [f"{f['filename'].split('site-packages/')[-1][-48:]}:{f['line']} {f['name']}" for f in e["frames"] if not any(s in f["filename"] for s in skip)]
+            key = (" < ".join(frames[:3]), e["size"])
+            groups[key] = groups.get(key, 0) + 1
+        print(f"before {self.before}, peak {most}, alive since the start of the stretch: {sum(e['size'] for e in alive)}")
+        for (where, size), count in sorted(groups.items(), key=lambda g: -g[0][1] * g[1])[:lines]:
+            print(f"{size * count:>14} = {count} x {size}  {where}")

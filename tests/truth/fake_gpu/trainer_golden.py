@@ -34,7 +34,7 @@ class Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, i):
         ids = torch.zeros(self.length, dtype=torch.long)
-        return {"input_ids": ids, "labels": ids}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
 def measure(job, plan):
