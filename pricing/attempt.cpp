@@ -79,6 +79,12 @@ std::vector<Gres> parse_gpu_tres(std::string_view text) {
   return typed;
 }
 
+bool Attempt::ended_at_once() const {
+  static constexpr std::string_view kOfRuns[] = {"COMPLETED",     "FAILED",    "TIMEOUT",
+                                                 "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED"};
+  return start > 0 && end == start && std::find(std::begin(kOfRuns), std::end(kOfRuns), state) != std::end(kOfRuns);
+}
+
 Attempt parse_spool_line(std::string_view line, const std::string& where) {
   Json j;
   try {

@@ -29,7 +29,10 @@ struct Attempt {
 
   // It held machines. Without nodes or time nothing is charged, whatever gres_used says: it may be left over from an
   // earlier attempt.
-  bool ran() const { return !nodes.empty() && total_nodes > 0 && start > 0 && end > start; }
+  bool ran() const { return !nodes.empty() && total_nodes > 0 && start > 0 && (end > start || ended_at_once()); }
+  // Started and ended within one second of Slurm's clock, as only a job that ran ends (a pending one that is cancelled
+  // also shows a start).
+  bool ended_at_once() const;
 };
 
 // A spool line of version 1. Throws Error{bad_json | unknown_version | wrong_type | missing_key}.

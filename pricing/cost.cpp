@@ -13,7 +13,6 @@ namespace shardfit::pricing {
 namespace {
 
 constexpr double kHour = 3600.0;
-constexpr double kMonth = 365.25 / 12 * 86400.0;  // "GB_month" is a twelfth of a year
 
 // How far a price may have moved since it was seen: 5 % once it is past its age limit and 10 % a year, at most 30 %.
 double spread_of_age(double seconds) { return std::min(0.30, 0.05 + 0.10 * seconds / (365.25 * 86400.0)); }
@@ -148,7 +147,7 @@ Pricer::Amounts Pricer::amounts(const RunNeeds& needs, double run_seconds) const
   a.energy = !owned_ || energy_per_node_hour_.has_value();
   a.energy_amount = energy_per_node_hour_.value_or(0) * a.nodes * (start + run_seconds + restarts) / kHour;
   a.storage = needs.storage_gb && (storage_per_gb_month_ || *needs.storage_gb == 0);
-  if (a.storage) a.storage_amount = *needs.storage_gb * storage_per_gb_month_.value_or(0) * a.seconds / kMonth;
+  if (a.storage) a.storage_amount = *needs.storage_gb * storage_per_gb_month_.value_or(0) * a.seconds / kMonthSeconds;
   a.egress = needs.egress_gb && (egress_per_gb_ || *needs.egress_gb == 0);
   if (a.egress) a.egress_amount = *needs.egress_gb * egress_per_gb_.value_or(0);
   return a;

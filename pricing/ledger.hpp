@@ -33,6 +33,7 @@ struct LedgerRecord {
   std::optional<Price> price;
   std::optional<Money> cost;
   std::vector<std::pair<std::string, Money>> cost_parts;
+  std::vector<std::pair<std::string, std::string>> basis;  // part of the cost, or field -> what it was reckoned from
   std::string rate_date;
   struct {
     std::optional<double> seconds, cost, memory_peak, step;  // cost in `currency`; bytes; seconds a step

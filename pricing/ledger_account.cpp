@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "pricing/ledger.hpp"
+#include "pricing/user_files.hpp"
 #include "regions/base/error.hpp"
-#include "regions/base/files.hpp"
 #include "regions/base/json.hpp"
 #include "regions/base/text.hpp"
 #include "regions/base/time.hpp"
@@ -19,46 +19,6 @@ namespace shardfit::pricing {
 namespace {
 
 namespace fs = std::filesystem;
-
-// These files belong to users: only regular files of sensible size are read, and whatever is wrong with them makes a
-// field unknown.
-std::optional<std::string> user_file(const fs::path& path, std::size_t limit) {
-  std::error_code ec;
-  if (!fs::is_regular_file(path, ec) || ec) return std::nullopt;
-  const auto size = fs::file_size(path, ec);
-  if (ec || size > limit) return std::nullopt;
-  try {
-    return read_file(path, limit);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-Json user_json(const fs::path& path) {
-  const auto text = user_file(path, std::size_t{64} << 20);
-  if (!text) return nullptr;
-  Json j = Json::parse(*text, nullptr, false, true);
-  return j.is_discarded() ? Json(nullptr) : j;
-}
-
-const Json* at(const Json& j, std::initializer_list<const char*> path) {
-  const Json* p = &j;
-  for (const char* key : path) {
-    if (!p->is_object()) return nullptr;
-    const auto it = p->find(key);
-    if (it == p->end()) return nullptr;
-    p = &*it;
-  }
-  return p;
-}
-std::optional<double> number_at(const Json& j, std::initializer_list<const char*> path) {
-  const Json* v = at(j, path);
-  return v && v->is_number() ? std::optional(v->get<double>()) : std::nullopt;
-}
-std::string text_at(const Json& j, std::initializer_list<const char*> path) {
-  const Json* v = at(j, path);
-  return v && v->is_string() ? v->get<std::string>() : "";
-}
 
 class Accounting {
  public:
@@ -102,7 +62,10 @@ class Accounting {
     if (!a_.ran()) return;
     r_.nodes = a_.total_nodes;
     r_.cpus = a_.total_cpus;
-    r_.seconds = static_cast<double>(a_.end - a_.start);
+    r_.seconds = static_cast<double>(std::max<std::int64_t>(a_.end - a_.start, 1));
+    if (a_.ended_at_once())
+      r_.basis.emplace_back("seconds",
+                            "it started and ended within one second of Slurm's clock: booked as 1 s, its most");
   }
 
   // The folder that was written before submission; its path is in the job's environment, or follows from the digest.
@@ -286,6 +249,7 @@ class Accounting {
     }
     // The seller's machine may have other GPUs a node than this partition: what counts is the price of one.
     const bool by_gpu = best->gpu_count && nodes_->gpu != "cpu";
+    if (best->egress_per_gb) listed_egress_ = UnitPrice{*best->egress_per_gb, best->currency, "GB"};
     r_.price = Price{by_gpu ? *amount / *best->gpu_count : *amount,
                      best->currency,
                      by_gpu ? "gpu_hour" : "node_hour",
@@ -310,50 +274,101 @@ class Accounting {
     if (node_gpus && *node_gpus > 0 && r_.gpus > 0) share = static_cast<double>(r_.gpus) / *node_gpus;
     else if (nodes_ && nodes_->gpu != "cpu" && r_.gpus == 0 && r_.price)
       return unknown("cost", "the job took no GPUs of a partition that is priced by them");
-    Money sum(0, r_.currency);
-    const auto add = [&](const char* part, double amount, const std::string& currency) {
-      const auto rate = to_.rates.rate(currency, r_.currency);
-      if (!rate) {
-        unknown("cost",
-                "no exchange rate from " + currency + " to " + r_.currency + " in the rates of " + to_.rates.date());
-        return false;
-      }
-      if (currency != r_.currency) r_.rate_date = to_.rates.date();
-      const Money m(amount * *rate, r_.currency);
-      r_.cost_parts.emplace_back(part, m);
-      sum += m;
-      return true;
-    };
     const double hours = *r_.billed_seconds / 3600.0;
     bool known = r_.price.has_value();
-    if (r_.price)
-      known = add("compute",
-                  r_.price->amount * (r_.price->per == "gpu_hour" ? static_cast<double>(r_.gpus) : share) * hours,
-                  r_.price->currency);
-    if (nodes_ && nodes_->energy) {
-      const Energy& e = *nodes_->energy;
-      const double held = share * r_.seconds / 3600.0;
-      if (!e.node_watts || !e.pue || !e.tariff || (!e.depreciation && !r_.price)) {
-        unknown("cost", "the site file's energy section of partition " + a_.partition + " is not complete");
-        known = false;
-      } else {
-        known = add("energy", *e.node_watts / 1000.0 * *e.pue * e.tariff->amount * held, e.tariff->currency) &&
-                (known || !r_.price);
-        if (e.depreciation)
-          known = add("depreciation", e.depreciation->amount * held, e.depreciation->currency) && known;
-      }
+    if (r_.price) {
+      const bool by_gpu = r_.price->per == "gpu_hour";
+      const double units = by_gpu ? static_cast<double>(r_.gpus) : share;
+      known = add("compute", r_.price->amount * units * hours, r_.price->currency,
+                  fmt::format("{:g} {} x {:.4g} h at {:g} {} an hour", units, by_gpu ? "GPUs" : "nodes", hours,
+                              r_.price->amount, r_.price->currency));
     }
+    if (nodes_ && nodes_->energy) known = energy(*nodes_->energy, share * r_.seconds / 3600.0, known);
+    if (known) known = stored() && moved();
     if (known) {
+      Money sum(0, r_.currency);
+      for (const auto& [part, amount] : r_.cost_parts) sum += amount;
       r_.cost = sum;
-    } else {
-      r_.cost_parts.clear();
-      unknown(
-          "cost", r_.unknown.empty() ? "no price is known" : [&] {
-            for (const auto& [f, w] : r_.unknown)
-              if (f == "price") return w;
-            return std::string("no price is known");
-          }());
+      return;
     }
+    std::erase_if(r_.basis, [&](const auto& b) {
+      return std::any_of(r_.cost_parts.begin(), r_.cost_parts.end(), [&](const auto& p) { return p.first == b.first; });
+    });
+    r_.cost_parts.clear();
+    const auto price =
+        std::find_if(r_.unknown.begin(), r_.unknown.end(), [](const auto& u) { return u.first == "price"; });
+    unknown("cost", price == r_.unknown.end() ? "no price is known" : price->second);
+  }
+
+  // False, and the whole cost unknown, where there is no exchange rate.
+  bool add(const char* part, double amount, const std::string& currency, const std::string& basis) {
+    const auto rate = to_.rates.rate(currency, r_.currency);
+    if (!rate) {
+      unknown("cost",
+              "no exchange rate from " + currency + " to " + r_.currency + " in the rates of " + to_.rates.date());
+      return false;
+    }
+    if (currency != r_.currency) r_.rate_date = to_.rates.date();
+    r_.cost_parts.emplace_back(part, Money(amount * *rate, r_.currency));
+    r_.basis.emplace_back(part, basis);
+    return true;
+  }
+
+  // Of owned nodes; `known`: whether their price is.
+  bool energy(const Energy& e, double node_hours, bool known) {
+    if (!e.node_watts || !e.pue || !e.tariff || (!e.depreciation && !r_.price)) {
+      unknown("cost", "the site file's energy section of partition " + a_.partition + " is not complete");
+      return false;
+    }
+    known = add("energy", *e.node_watts / 1000.0 * *e.pue * e.tariff->amount * node_hours, e.tariff->currency,
+                fmt::format("{:.4g} node hours x {:g} W x PUE {:g} at {:g} {} a kWh", node_hours, *e.node_watts, *e.pue,
+                            e.tariff->amount, e.tariff->currency)) &&
+            (known || !r_.price);
+    if (!e.depreciation) return known;
+    return add("depreciation", e.depreciation->amount * node_hours, e.depreciation->currency,
+               fmt::format("{:.4g} node hours at {:g} {}", node_hours, e.depreciation->amount,
+                           e.depreciation->currency)) &&
+           known;
+  }
+
+  // What the job says it stores, for as long as the attempt held its nodes. Unlike the machine, not all jobs and places
+  // have it: a part that cannot be told is left out and named, and the rest of the cost stands.
+  bool stored() {
+    const auto gb = number_at(job_, {"storage_gb"});
+    if (!nodes_ || (!gb && !nodes_->storage)) return true;
+    if (!gb) return left_out("cost.storage", job_.is_object() ? "the job states no storage_gb" : no_plan_);
+    if (*gb > 0 && !nodes_->storage)
+      return left_out("cost.storage", "the site file states no price of storage for partition " + a_.partition);
+    if (*gb <= 0) return true;
+    const double amount = *gb * nodes_->storage->amount * r_.seconds / kMonthSeconds;
+    if (!sensible(amount)) return left_out("cost.storage", "the job states a storage_gb that cannot be");
+    return add("storage", amount, nodes_->storage->currency,
+               fmt::format("{:g} GB as the job states x {:.4g} h at {:g} {} per GB and month", *gb, r_.seconds / 3600.0,
+                           nodes_->storage->amount, nodes_->storage->currency));
+  }
+
+  // What the job says it moves out: once, with the attempt that completed it.
+  bool moved() {
+    const auto gb = number_at(job_, {"egress_gb"});
+    const auto& price = nodes_ && nodes_->egress ? nodes_->egress : listed_egress_;
+    if (a_.state != "COMPLETED" || (!gb && !(nodes_ && nodes_->egress))) return true;
+    if (!gb) return left_out("cost.egress", job_.is_object() ? "the job states no egress_gb" : no_plan_);
+    if (*gb <= 0) return true;
+    if (!price)
+      return left_out("cost.egress",
+                      "neither site file nor price book states a price of egress for partition " + a_.partition);
+    if (!sensible(*gb * price->amount)) return left_out("cost.egress", "the job states an egress_gb that cannot be");
+    return add("egress", *gb * price->amount, price->currency,
+               fmt::format("{:g} GB as the job states at {:g} {} per GB, with the attempt that completed", *gb,
+                           price->amount, price->currency));
+  }
+
+  // Figures that users state may be anything.
+  static bool sensible(double amount) { return amount < 1e9; }
+
+  bool left_out(const char* part, const std::string& why) {
+    unknown(part, why);
+    return true;
   }
 
   const Attempt& a_;
@@ -362,6 +377,7 @@ class Accounting {
   Json decision_, job_;
   std::string no_plan_;
   const SiteNodes* nodes_ = nullptr;
+  std::optional<UnitPrice> listed_egress_;  // by the row of the book that gave the price
 };
 
 }  // namespace

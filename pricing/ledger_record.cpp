@@ -60,6 +60,8 @@ nlohmann::ordered_json to_json(const LedgerRecord& r) {
                             {"parts", Ordered::object()},
                             {"rate_date", maybe(r.rate_date)}};
   for (const auto& [name, m] : r.cost_parts) cost["parts"][name] = m.amount();
+  cost["basis"] = Ordered::object();
+  for (const auto& [name, basis] : r.basis) cost["basis"][name] = basis;
   j["predicted"] = {{"seconds", maybe(r.predicted.seconds)},
                     {"cost", maybe(r.predicted.cost)},
                     {"memory_peak", maybe(r.predicted.memory_peak)},
@@ -112,6 +114,9 @@ LedgerRecord parse_ledger_record(const nlohmann::json& j) {
   for (const auto& [name, value] : parts.items())
     if (value.is_number() && is_currency_code(r.currency))
       r.cost_parts.emplace_back(name, Money(value.get<double>(), r.currency));
+  const auto basis = object(cost, "basis");
+  for (const auto& [name, how] : basis.items())
+    if (how.is_string()) r.basis.emplace_back(name, how.get<std::string>());
   r.rate_date = text(cost, "rate_date");
   const auto predicted = object(j, "predicted"), measured = object(j, "measured"), runner_up = object(j, "runner_up"),
              unknown = object(j, "unknown");

@@ -7,6 +7,8 @@
 
 namespace shardfit::pricing {
 
+constexpr double kMonthSeconds = 365.25 / 12 * 86400.0;  // of prices per month: a twelfth of a year
+
 class Money {
  public:
   Money() = default;

@@ -209,6 +209,12 @@ std::string report_job(const std::vector<LedgerRecord>& attempts, const Sum& tot
          {"  memory peak", memory(r.predicted.memory_peak), memory(r.measured.memory_peak),
           difference(r.predicted.memory_peak, r.measured.memory_peak)},
          {"  cost", money(r.predicted.cost), money(cost), difference(r.predicted.cost, cost)}});
+    for (const auto& [part, amount] : r.cost_parts) {
+      const auto basis = std::find_if(r.basis.begin(), r.basis.end(), [&](const auto& b) { return b.first == part; });
+      out += "    " + part + " " + money(amount.amount()) + (basis == r.basis.end() ? "" : ": " + basis->second) + "\n";
+    }
+    for (const auto& [field, basis] : r.basis)
+      if (field == "seconds") out += "  " + basis + "\n";
     if (!r.runner_up.offer.empty())
       out += "  runner-up " + r.runner_up.offer +
              (r.runner_up.cost ? " would have cost " + money(r.runner_up.cost) : ": its cost is unknown") + "\n";

@@ -30,6 +30,7 @@ constexpr const char* kSite =
   "own": {"region": "lyceum/berlin", "gpus_per_node": 8, "energy": {"node_watts": 8000, "pue": 1.25, "tariff": {"amount": 0.2, "currency": "EUR", "per": "kWh"}, "depreciation": {"amount": 6, "currency": "EUR", "per": "node_hour"}}},
   "cpu": {"region": "lyceum/berlin", "gpu": "cpu", "price": {"amount": 0.4, "currency": "EUR", "per": "node_hour"}},
   "brl": {"region": "lyceum/berlin", "gpus_per_node": 8, "price": {"amount": 1, "currency": "BRL", "per": "gpu_hour"}},
+  "stores": {"region": "verda/FIN-02", "gpus_per_node": 8, "price": {"amount": 16, "currency": "EUR", "per": "node_hour"}, "storage": {"amount": 0.08, "currency": "EUR", "per": "GB_month"}, "egress": {"amount": 0.05, "currency": "EUR", "per": "GB"}},
   "free": {"region": "lyceum/berlin"}}})";
 
 // 2026-11-29 12:00:00 UTC.
@@ -107,6 +108,73 @@ TEST_F(LedgerTest, ChargesTheShareOfTheNodeThatWasAllocated) {
   EXPECT_EQ(r.region, "verda/FIN-02");
   // --exclusive gets the whole node, and pays for it.
   EXPECT_EQ(record(R"({"tres_fmt_alloc_str": "cpu=176,gres/gpu=8,gres/gpu:h100=8"})").cost->to_string(), "20.00 EUR");
+}
+
+// A submission whose job.json states what it stores and moves; 4 of 8 GPUs for 3590 s cost 7.977778 EUR.
+TEST_F(LedgerTest, StorageAndEgressThatTheJobStatesAreBooked) {
+  Json j = planned();
+  const fs::path job = dir_ / ".shardfit" / std::string(64, 'a') / "job.json";
+  const auto stating = [&](const char* changes) {
+    Json stated{{"output", (dir_ / "out").string()}};
+    stated.update(parse_json(changes));
+    std::ofstream(job) << stated.dump();
+    return record(j);
+  };
+  const auto part = [](const LedgerRecord& r, const std::string& name) {
+    for (const auto& [part, amount] : r.cost_parts)
+      if (part == name) return amount.amount();
+    return -1.0;
+  };
+  const auto basis = [](const LedgerRecord& r, const std::string& name) {
+    for (const auto& [part, how] : r.basis)
+      if (part == name) return how;
+    return std::string();
+  };
+  j["partition"] = "stores";
+  auto r = stating(R"({"storage_gb": 10000, "egress_gb": 40})");
+  EXPECT_NEAR(part(r, "storage"), 10000 * 0.08 * 3590 / (365.25 / 12 * 86400), 1e-6);
+  EXPECT_NEAR(part(r, "egress"), 2, 1e-9);
+  EXPECT_NEAR(part(r, "compute"), 7.977778, 1e-6);
+  EXPECT_NEAR(r.cost->amount(), part(r, "compute") + part(r, "storage") + part(r, "egress"), 1e-6);
+  EXPECT_EQ(basis(r, "storage"), "10000 GB as the job states x 0.9972 h at 0.08 EUR per GB and month");
+  EXPECT_EQ(basis(r, "egress"), "40 GB as the job states at 0.05 EUR per GB, with the attempt that completed");
+  EXPECT_EQ(parse_ledger_record(to_json(r)).basis.size(), r.basis.size());
+  // Of an attempt that was cut short the data stay: the one that completes moves them.
+  j["job_state"] = 6;
+  EXPECT_EQ(part(stating(R"({"egress_gb": 40})"), "egress"), -1);
+  j["job_state"] = 3;
+  // Priced but not stated, stated but not priced: named, and the rest of the cost stands.
+  r = stating("{}");
+  EXPECT_EQ(why(r, "cost.storage"), "the job states no storage_gb");
+  EXPECT_EQ(why(r, "cost.egress"), "the job states no egress_gb");
+  EXPECT_NEAR(r.cost->amount(), 7.977778, 1e-6);
+  j["partition"] = "h100";
+  r = stating(R"({"storage_gb": 10, "egress_gb": 10})");
+  EXPECT_EQ(why(r, "cost.storage"), "the site file states no price of storage for partition h100");
+  EXPECT_NE(why(r, "cost.egress"), "");
+  EXPECT_EQ(r.cost_parts.size(), 1u);
+  r = stating("{}");
+  EXPECT_EQ(why(r, "cost.storage") + why(r, "cost.egress"), "") << "neither priced nor stated: nothing to say";
+  // job.json belongs to the user.
+  for (const char* odd : {R"({"storage_gb": -5, "egress_gb": "x"})", R"({"storage_gb": [], "egress_gb": -1e300})"}) {
+    j["partition"] = "stores";
+    EXPECT_EQ(stating(odd).cost_parts.size(), 1u) << odd;
+  }
+  EXPECT_NO_THROW(stating(R"({"storage_gb": 1e308, "egress_gb": 1e308})"));
+}
+
+TEST_F(LedgerTest, AJobThatEndsInTheSecondOfItsStartRan) {
+  for (const int state : {3, 5, 6, 7, 11}) {
+    Json j = line(R"({"end_time": 1795953600})");
+    j["job_state"] = state;
+    const auto r = record(j);
+    EXPECT_EQ(r.seconds, 1) << r.state;
+    EXPECT_EQ(r.billed_seconds, 60) << "whole minutes";
+    EXPECT_EQ(r.gpus, 4);
+    EXPECT_GT(r.cost->nanos(), 0);
+    ASSERT_FALSE(r.basis.empty());
+    EXPECT_EQ(r.basis.front().first, "seconds");
+  }
 }
 
 TEST_F(LedgerTest, AJobThatNeverRanCostsNothing) {
