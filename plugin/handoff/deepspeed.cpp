@@ -14,13 +14,15 @@ using job::Place;
 
 const char* device_name(Place place) { return place == Place::kNvme ? "nvme" : "cpu"; }
 
-OrderedJson offload(Place place, const job::Offload& o) {
+// `offload_param` has buffers of a stated size; those of `offload_optimizer` follow from its sub-groups, and DeepSpeed
+// refuses a buffer_size there.
+OrderedJson offload(Place place, const job::Offload& o, bool of_parameters) {
   OrderedJson j;
   j["device"] = device_name(place);
   if (place == Place::kNvme && !o.nvme_path.empty()) j["nvme_path"] = o.nvme_path;
   j["pin_memory"] = o.pin.value_or(true);
   if (place == Place::kNvme && o.buffers) j["buffer_count"] = *o.buffers;
-  if (place == Place::kNvme && o.buffer_bytes) j["buffer_size"] = *o.buffer_bytes;
+  if (place == Place::kNvme && o.buffer_bytes && of_parameters) j["buffer_size"] = *o.buffer_bytes;
   return j;
 }
 
@@ -50,10 +52,10 @@ OrderedJson zero(const job::Plan& plan, const Formats& formats) {
   }
   const auto& o = plan.offload;
   if (o.optimizer != Place::kNone) {
-    z["offload_optimizer"] = offload(o.optimizer, o);
+    z["offload_optimizer"] = offload(o.optimizer, o, false);
     if (o.optimizer_fraction < 1 && stage == 3) z["offload_optimizer"]["ratio"] = o.optimizer_fraction;
   }
-  if (o.parameters != Place::kNone && stage == 3) z["offload_param"] = offload(o.parameters, o);
+  if (o.parameters != Place::kNone && stage == 3) z["offload_param"] = offload(o.parameters, o, true);
   return z;
 }
 

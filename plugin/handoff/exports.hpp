@@ -16,9 +16,11 @@ std::string deepspeed_json(const job::Job& job, const job::Plan& plan);
 // Accelerate's configuration for FSDP (version 2, or 1 for framework fsdp1); plain data parallelism for stage 0.
 std::string accelerate_yaml(const job::Job& job, const job::Plan& plan);
 
-// torchtitan: one command-line flag a line ("$(cat $SHARDFIT_TORCHTITAN_ARGS)"), and the TOML file that releases before
-// February 2026 read.
+// torchtitan: the command line of release 0.3, one flag a line, to stand last ("... $(cat $SHARDFIT_TORCHTITAN_ARGS)"), and
+// the TOML file that releases up to 0.2.2 read.
 std::string torchtitan_args(const job::Job& job, const job::Plan& plan);
+// What torchtitan_args cannot say of a plan; "" = it says all.
+std::string torchtitan_note(const job::Plan& plan);
 std::string torchtitan_toml(const job::Job& job, const job::Plan& plan);
 
 }  // namespace shardfit::handoff

@@ -1,4 +1,6 @@
-// Names: torchtitan/config/configs.py (flags, 2026) and torchtitan/config/job_config.py (TOML, until January 2026).
+// Names: of torchtitan 0.3.0 the flags (torchtitan/config/configs.py, components/optimizer/optimizer.py,
+// distributed/activation_checkpoint.py; read by tyro), of 0.2.2 and before the TOML file
+// (torchtitan/config/job_config.py). tests/plugin/handoff/exports has both read by torchtitan's own parsers.
 #include <fmt/format.h>
 
 #include <map>
@@ -57,12 +59,6 @@ std::vector<Setting> settings(const job::Job& job, const job::Plan& plan) {
                                                         : "1F1B");
     number("parallelism", "pipeline_parallel_microbatch_size", plan.micro_batch);
   }
-  text("optimizer", "name", job.optimizer.name == "adam" ? "Adam" : "AdamW");
-  s.push_back({"optimizer", "lr", fmt::format("{}", job.train.learning_rate)});
-  s.push_back({"optimizer", "beta1", fmt::format("{}", job.train.adam_beta1)});
-  s.push_back({"optimizer", "beta2", fmt::format("{}", job.train.adam_beta2)});
-  s.push_back({"optimizer", "eps", fmt::format("{}", job.train.adam_epsilon)});
-  s.push_back({"optimizer", "weight_decay", fmt::format("{}", job.train.weight_decay)});
   if (job.optimizer.implementation)
     text("optimizer", "implementation",
          *job.optimizer.implementation == "single"    ? "for-loop"
@@ -78,21 +74,42 @@ std::string flag(const Setting& s) {
   return "--" + name + "=" + s.value;
 }
 
+const char* optimizer_name(const job::Job& job) { return job.optimizer.name == "adam" ? "Adam" : "AdamW"; }
+
 }  // namespace
 
 std::string torchtitan_args(const job::Job& job, const job::Plan& plan) {
   std::string out;
   for (const auto& s : settings(job, plan)) out += flag(s) + "\n";
-  // "selective" is the policy by operation; whole blocks of which only each k-th is kept have no flag: full uses no
-  // more memory.
+  // The first group of parameters: all of them in torchtitan's own configurations of dense models.
+  const auto& t = job.train;
+  const auto group = [&](const char* key, const std::string& value) {
+    out += std::string("--optimizer.param_groups.0.") + key + value + "\n";
+  };
+  group("optimizer_name=", optimizer_name(job));
+  group("optimizer_kwargs.lr=", fmt::format("{}", t.learning_rate));
+  group("optimizer_kwargs.betas ", fmt::format("{} {}", t.adam_beta1, t.adam_beta2));
+  group("optimizer_kwargs.eps=", fmt::format("{}", t.adam_epsilon));
+  group("optimizer_kwargs.weight_decay=", fmt::format("{}", t.weight_decay));
+  out += job.compile == "none" ? "--compile.no-enable\n" : "--compile.enable\n";
+  if (plan.pipeline.degree > 1) out += "--training.disable_cuda_graphs\n";  // refused beside a pipeline
+  // A subcommand, so last. "selective" is the policy by operation; to keep all but each k-th block there is none (see
+  // torchtitan_note): full uses no more memory.
   const auto& kind = plan.checkpointing.kind;
-  out += "--activation_checkpoint.mode=" +
+  out += "activation-checkpoint:" +
          std::string(kind == "none"                                  ? "none"
                      : kind == "selective_op" || kind == "selective" ? "selective"
                                                                      : "full") +
          "\n";
-  out += job.compile == "none" ? "--compile.no-enable\n" : "--compile.enable\n";
   return out;
+}
+
+std::string torchtitan_note(const job::Plan& plan) {
+  const auto& c = plan.checkpointing;
+  if (c.kind == "none" || c.kind == "selective_op" || c.kind == "selective" || c.every <= 1) return "";
+  return fmt::format(
+      "torchtitan.args recomputes all blocks: torchtitan 0.3 has no flag for every {}. block (torchtitan.toml of 0.2 has); it uses less memory than planned and takes longer",
+      c.every);
 }
 
 std::string torchtitan_toml(const job::Job& job, const job::Plan& plan) {
@@ -100,6 +117,11 @@ std::string torchtitan_toml(const job::Job& job, const job::Plan& plan) {
   for (const auto& s : settings(job, plan)) {
     sections[s.section] += s.key + " = " + (s.kind == Setting::kText ? "\"" + s.value + "\"" : s.value) + "\n";
   }
+  const auto& t = job.train;
+  sections["optimizer"] =
+      fmt::format("name = \"{}\"\nlr = {}\nbeta1 = {}\nbeta2 = {}\neps = {}\nweight_decay = {}\n", optimizer_name(job),
+                  t.learning_rate, t.adam_beta1, t.adam_beta2, t.adam_epsilon, t.weight_decay) +
+      sections["optimizer"];
   const auto& c = plan.checkpointing;
   auto& ac = sections["activation_checkpoint"];
   if (c.kind == "none") {

@@ -121,11 +121,15 @@ TEST(Torchtitan, FlagsAndToml) {
         "--training.steps=100\n", "--parallelism.data_parallel_shard_degree=4\n",
         "--parallelism.tensor_parallel_degree=2\n", "--parallelism.pipeline_parallel_degree=2\n",
         "--parallelism.pipeline_parallel_schedule=Interleaved1F1B\n",
-        "--parallelism.pipeline_parallel_microbatch_size=1\n", "--activation_checkpoint.mode=full\n",
-        "--training.no-enable_cpu_offload\n", "--training.mixed_precision_param=bfloat16\n"}) {
+        "--parallelism.pipeline_parallel_microbatch_size=1\n", "\nactivation-checkpoint:full\n",
+        "--optimizer.param_groups.0.optimizer_kwargs.betas 0.9 0.95\n", "--training.no-enable_cpu_offload\n",
+        "--training.mixed_precision_param=bfloat16\n"}) {
     EXPECT_THAT(args, HasSubstr(line));
   }
   EXPECT_THAT(args, Not(HasSubstr("\n\n")));
+  // What has no flag is said, not only written down as something else.
+  EXPECT_EQ(torchtitan_note(plan), "");
+  EXPECT_THAT(torchtitan_note(some_plan(R"({"activation_checkpointing": {"every": 2}})")), HasSubstr("every 2. block"));
   const auto toml = torchtitan_toml(some_job(), some_plan(R"({"activation_checkpointing": {"every": 2}})"));
   for (const char* line :
        {"[training]\n", "local_batch_size = 2\n", "enable_cpu_offload = false\n",
