@@ -7,6 +7,8 @@
 
 #include "plugin/spank/child.hpp"
 #include "regions/base/error.hpp"
+#include "regions/base/shorten.hpp"
+#include "regions/base/shorten.hpp"
 #include "regions/base/text.hpp"
 
 namespace shardfit::inventory {
@@ -38,7 +40,7 @@ pricing::Inventory slurm_inventory(const Query& query) {
   const auto result = spank::run_child({find_scontrol(), "-a", "-o"}, {}, query.deadline_seconds,
                                        "show node\nshow partition\nshow reservation\n", kLimit);
   using End = spank::ChildResult::End;
-  const auto said = trim(result.err).empty() ? "" : ": " + trim(result.err).substr(0, 200);
+  const auto said = trim(result.err).empty() ? "" : ": " + shorten(trim(result.err), 200);
   if (result.end == End::kTimedOut) {
     throw Error("slurm_timeout", "", "scontrol did not answer within " + format_duration(query.deadline_seconds) + said,
                 "is slurmctld up? scontrol ping tells", kExitFailed);

@@ -71,7 +71,10 @@ JobSetting load_job_setting(const std::string& job_file, const std::string& plan
     s.device = &hardware::find_device(s.plan.gpu, "/gpu");
     job::check_plan_against_job(s.job, s.plan);
   } catch (Error& e) {
-    if (!plan_file.empty()) e.in_file(plan_file);
+    if (!plan_file.empty()) {
+      if (e.where.starts_with("/plan/")) e.where.erase(0, 5);  // there the plan is the whole file
+      e.in_file(plan_file);
+    }
     throw;
   }
   for (const auto& warning : s.job.warnings)

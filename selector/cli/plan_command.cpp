@@ -48,12 +48,22 @@ std::int64_t time_of(const std::string& text, const std::string& where) {
 }
 
 // Both sets of limits hold: pins add up, of two deadlines or costs the stricter counts.
-decide::Limits joined(decide::Limits line, const decide::Limits& command) {
+decide::Limits joined(decide::Limits line, const decide::Limits& command, const pricing::Rates& rates) {
   line.pins.insert(line.pins.end(), command.pins.begin(), command.pins.end());
   if (command.deadline_seconds)
     line.deadline_seconds =
         std::min(line.deadline_seconds.value_or(*command.deadline_seconds), *command.deadline_seconds);
-  if (command.max_cost && !line.max_cost) line.max_cost = command.max_cost;
+  if (command.max_cost && line.max_cost) {
+    const auto rate = rates.rate(command.max_cost->currency, line.max_cost->currency);
+    if (!rate)
+      throw Error("currency_rate_missing", "--max-cost",
+                  "no exchange rate from " + command.max_cost->currency + " to " + line.max_cost->currency +
+                      ", in which the line states its own max_cost",
+                  "state both in one currency");
+    if (command.max_cost->amount * *rate < line.max_cost->amount) line.max_cost = command.max_cost;
+  } else if (command.max_cost) {
+    line.max_cost = command.max_cost;
+  }
   if (!command.currency.empty()) line.currency = command.currency;
   return line;
 }
@@ -132,7 +142,7 @@ int plan_command(const Arguments& arguments) {
       auto line_options = options;
       if (needs_calibration(offers)) line_options.calibration = stored_calibration();
       return decide::to_json(
-          decide::decide(job, offers, joined(own, limits), when ? time_of(*when, "/now") : now, line_options));
+          decide::decide(job, offers, joined(own, limits, rates), when ? time_of(*when, "/now") : now, line_options));
     });
   }
 

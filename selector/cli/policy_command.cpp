@@ -12,6 +12,7 @@
 #include "regions/base/text.hpp"
 #include "regions/pins.hpp"
 #include "selector/cli/parse.hpp"
+#include "selector/hardware/device.hpp"
 
 namespace shardfit::cli {
 namespace {
@@ -23,12 +24,33 @@ struct Loaded {
   std::vector<std::string> warnings;
 };
 
+// Names of GPUs in the site file that the hardware table does not have: offers of such partitions cannot be made.
+std::vector<std::string> unknown_gpus(const pricing::Site& site) {
+  std::vector<std::string> out;
+  const auto check = [&](const std::string& gpu, const std::string& of) {
+    if (gpu.empty()) return;
+    const auto mapped = site.gpu_names.find(gpu);
+    try {
+      hardware::find_device(mapped == site.gpu_names.end() ? gpu : mapped->second, of);
+    } catch (const Error& e) {
+      out.push_back(of + ": " + e.message + "; " + e.remedy);
+    }
+  };
+  for (const auto& [name, gpu] : site.gpu_names) check(gpu, "gpu_names/" + name);
+  for (const auto& [name, p] : site.partitions) {
+    check(p.gpu, "partition " + name);
+    for (const auto& [feature, nodes] : p.by_feature) check(nodes.gpu, "partition " + name + ", feature " + feature);
+  }
+  return out;
+}
+
 Loaded load(const std::string& output) {
   auto site = pricing::read_site();
   auto catalogue = regions::Catalogue::load(site.regions_dir);
   auto file = output.empty() ? policy::tables_file(site) : output;
   auto tables = policy::policy_tables(site, catalogue);
   auto warnings = policy::policy_warnings(site, catalogue);
+  for (auto& warning : unknown_gpus(site)) warnings.push_back(std::move(warning));
   return {std::move(site), std::move(catalogue), std::move(file), std::move(tables), std::move(warnings)};
 }
 

@@ -6,6 +6,7 @@
 #include "regions/base/error.hpp"
 #include "regions/base/files.hpp"
 #include "regions/base/json.hpp"
+#include "regions/base/shorten.hpp"
 #include "regions/base/text.hpp"
 #include "regions/base/time.hpp"
 
@@ -19,6 +20,17 @@ std::string line_of(auto&& f) {
     return e.what();
   }
   return "no error";
+}
+
+TEST(Shorten, CutsBetweenWordsAndNeverInsideACharacter) {
+  EXPECT_EQ(shorten("as it is", 8), "as it is");
+  EXPECT_EQ(shorten("unable to contact the controller", 20), "unable to ...");
+  EXPECT_EQ(shorten("unable to contact", 14), "unable to ...");
+  EXPECT_EQ(shorten("abcdefghij", 8), "abcd ...");
+  EXPECT_EQ(shorten("ab\u00fc\u00fccdefgh", 9), "ab\u00fc ...");
+  EXPECT_EQ(shorten("abcdefghij", 2), " .");
+  for (std::size_t most = 0; most < 40; ++most)
+    EXPECT_LE(shorten("one two three four five six seven eight", most).size(), most);
 }
 
 TEST(Json, UnknownKeyNamesTheNearest) {

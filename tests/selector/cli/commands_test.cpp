@@ -149,7 +149,7 @@ TEST_F(Commands, UnknownGpuIsNamed) {
 
 TEST_F(Commands, BatchOfThePlanMustBeTheJobs) {
   expect_one_line(run("estimate " + job() + " --plan " + plan("h100_sxm_80gb", 3)), 2,
-                  {"plan.json: /plan/gradient_accumulation: ", "global_batch_sequences is 64"});
+                  {"plan.json: /gradient_accumulation: ", "global_batch_sequences is 64"});
 }
 
 TEST_F(Commands, ImpossibleDeadlineAndPinWithoutOfferExitWithThree) {
@@ -229,6 +229,30 @@ TEST_F(Commands, PlanRecordsAnswerNoneWithStatusZero) {
   EXPECT_EQ(a["chosen"]["cost"]["currency"], "EUR");
   EXPECT_EQ(b["decision"], "none");
   EXPECT_EQ(b["rejected"][0]["rule"], "residency(CH)");
+}
+
+// Of two limits on the cost the stricter counts, in whatever currencies they are.
+TEST_F(Commands, TheStricterMaxCostCounts) {
+  const Json job = {{"model", kModel},
+                    {"sequence_length", 4096},
+                    {"global_batch_sequences", 64},
+                    {"duration", {{"tokens", 2e8}}},
+                    {"framework", {{"name", "fsdp2"}}}};
+  const Json offer = Json::parse(text_of(offers()))[0];
+  const auto decision = [&](double of_line, const std::string& of_command) {
+    const Json line = {{"id", "a"},
+                       {"job", job},
+                       {"offers", {offer}},
+                       {"limits", {{"max_cost", {{"amount", of_line}, {"currency", "EUR"}}}}},
+                       {"now", "2026-08-22T00:00:00Z"}};
+    const auto r = run("plan --in - --max-cost " + of_command, line.dump() + "\n");
+    EXPECT_EQ(r.status, 0) << r.err;
+    return Json::parse(r.out)["decision"].get<std::string>();
+  };
+  EXPECT_EQ(decision(1e6, "1000000EUR"), "chosen");
+  EXPECT_EQ(decision(1e6, "0.01EUR"), "none");
+  EXPECT_EQ(decision(1e6, "0.01USD"), "none");
+  EXPECT_EQ(decision(0.01, "1000000USD"), "none");
 }
 
 TEST_F(Commands, ExplainDrawsTheStep) {

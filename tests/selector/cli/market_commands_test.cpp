@@ -80,6 +80,17 @@ TEST_F(Market, RegionsCheckTellsEveryField) {
   EXPECT_THAT(run("regions show own/berlin").out, HasSubstr("site"));
 }
 
+TEST_F(Market, PolicyCheckNamesGpusThatTheHardwareTableLacks) {
+  auto site = Json::parse(std::ifstream(folder_ / "site.json"));
+  EXPECT_THAT(run("policy check").out, ::testing::Not(::testing::HasSubstr("unknown GPU")));
+  site["partitions"]["h100"]["gpu"] = "h1000_sxm_80gb";
+  site["gpu_names"]["big"] = "nothing_like_it";
+  write("site.json", site.dump());
+  const auto ran = run("policy check");
+  EXPECT_THAT(ran.out, ::testing::HasSubstr("warning: partition h100: unknown GPU \"h1000_sxm_80gb\""));
+  EXPECT_THAT(ran.out, ::testing::HasSubstr("warning: gpu_names/big: unknown GPU \"nothing_like_it\""));
+}
+
 TEST_F(Market, PricesCheckImportAndList) {
   const auto check = run("prices check " SHARDFIT_SOURCE_DIR "/tests/pricing/data/bad_prices.jsonl --json");
   EXPECT_EQ(check.status, 0);
