@@ -451,7 +451,7 @@ class RankReplay {
       gx = run_.backward(*head_tape_, head_saved, gx, weights, again ? std::function<void()>([this] { sharder_->gather_root(2, root_, true); }) : std::function<void()>());
       run_.watcher = nullptr;
       if (gather_root && split_root_) sharder_->reduce_root(1, head_, weights);
-      else if (!gather_root) sharder_->reduce_root(1, head_, weights);
+      else if (!gather_root && !sums_table()) sharder_->reduce_root(1, head_, weights);
       t_.drop(head_cast);
       for (auto h : earlier_losses_) t_.drop(h);
       earlier_losses_.clear();
@@ -537,7 +537,12 @@ class RankReplay {
       if (tied_head_ && layout_.last && (!gather_root || !root_weights.empty())) {
         // the engine adds it and the head's gradient of the same table into a third (InputBuffer::accumulate; torch 2.4 to 2.11)
         // unless it has been cast from autocast's format: that copy takes the sum
-        if (!s_.autocast_cache) t_.drop(t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients));
+        if (!s_.autocast_cache) {
+          Handle sum = t_.make(rows * s_.model.hidden * s_.weight_gradient_bytes, Term::kGradients);
+          if (sums_table() && !root_weights.empty())
+            std::swap(sum, *std::max_element(root_weights.begin(), root_weights.end(), [this](Handle a, Handle b) { return t_.bytes(a) < t_.bytes(b); }));
+          t_.drop(sum);
+        }
         t_.drop(table);
       } else {
         root_weights.push_back(table);
@@ -558,6 +563,9 @@ class RankReplay {
     t_.drop(batch_);
     batch_ = kNone;
   }
+
+  // Whether the gradient of a tied table is left in the sum of its two parts, with nothing in between.
+  bool sums_table() const { return tied_head_ && s_.engine == Engine::kDdp && layout_.first && layout_.last && embedding_trains(); }
 
   bool embedding_trains() const {
     const auto& roles = sizes_.embedding.roles;
