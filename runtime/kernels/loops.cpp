@@ -406,8 +406,8 @@ double square_sum(const T* x, int64_t n) {
   return total;
 }
 
-void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay, float rate, float beta1, float beta2,
-           float root_correction, float epsilon, float gradient_scale, Bf16* copy) {
+void adamw_block(float* p, const float* g, float* m, float* v, int64_t n, float decay, float rate, float beta1,
+                 float beta2, float root_correction, float epsilon, float gradient_scale) {
   const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
@@ -418,7 +418,18 @@ void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay,
     v[i] = second;
     p[i] = p[i] * decay - rate * first / (__builtin_sqrtf(second) * root_correction + epsilon);
   }
-  if (copy) to_bf16(p, copy, n);
+}
+
+void adamw(float* p, const float* g, float* m, float* v, int64_t n, float decay, float rate, float beta1, float beta2,
+           float root_correction, float epsilon, float gradient_scale, Bf16* copy) {
+  // With a copy block by block, so that the new parameters are still in the cache when they are rounded.
+  const int64_t block = copy ? 4096 : n;
+  for (int64_t first = 0; first < n; first += block) {
+    const int64_t size = n - first < block ? n - first : block;
+    adamw_block(p + first, g + first, m + first, v + first, size, decay, rate, beta1, beta2, root_correction, epsilon,
+                gradient_scale);
+    if (copy) to_bf16(p + first, copy + first, size);
+  }
 }
 
 template <typename T>

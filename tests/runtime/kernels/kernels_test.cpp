@@ -262,6 +262,28 @@ TEST(AdamW, AThousandStepsFollowTheFormulas) {
   }
 }
 
+// With a copy the update goes block by block: neither the parameters nor the copy may differ at the seams.
+TEST(AdamW, TheCopyIsTheParametersRoundedAndTheUpdateIsTheSame) {
+  const auto kernels = make_cpu_kernels(Type::kFp32);
+  for (const std::int64_t n : {1, 4095, 4096, 4097, 300001}) {
+    const auto size = static_cast<std::size_t>(n);
+    const auto g = numbers(size, 3);
+    auto p = numbers(size, 1), m = std::vector<float>(size), v = m;
+    auto with = p, with_m = m, with_v = v;
+    std::vector<std::uint16_t> copy(size, 0xFFFF), rounded(size);
+    const AdamW settings{1e-3, 0.9, 0.95, 1e-8, 0.1, 3, 0.5};
+    kernels->adamw(settings, p.data(), Type::kFp32, g.data(), Type::kFp32, m.data(), v.data(), Type::kFp32, nullptr,
+                   Type::kFp32, n);
+    kernels->adamw(settings, with.data(), Type::kFp32, g.data(), Type::kFp32, with_m.data(), with_v.data(), Type::kFp32,
+                   copy.data(), Type::kBf16, n);
+    EXPECT_EQ(with, p) << n;
+    EXPECT_EQ(with_m, m);
+    EXPECT_EQ(with_v, v);
+    kernels->cast(p.data(), Type::kFp32, rounded.data(), Type::kBf16, n);
+    EXPECT_EQ(copy, rounded) << n;
+  }
+}
+
 TEST(Dropout, KeepsTheMeanAndRepeatsItself) {
   const auto kernels = make_cpu_kernels(Type::kFp32);
   std::vector<float> x(64 * 100, 1.0f);
