@@ -45,7 +45,7 @@ int TapeWriter::gather_sequence(int x) {
 }
 
 // After a row-parallel product: all-reduce in place, or reduce-scatter over the sequence.
-int TapeWriter::row_parallel_end(int y) {
+int TapeWriter::row_parallel_end(int y, bool last) {
   auto m = meta[static_cast<std::size_t>(y)];
   if (!s.sequence_parallel) return y;
   m.positions /= s.tp;
@@ -54,7 +54,10 @@ int TapeWriter::row_parallel_end(int y) {
   op.name = "reduce-scatter";
   op.collective = true;
   op.in.push(y);
-  op.kept_by_policy = s.policy_keeps_reduce_scatter;
+  // Nothing needs the block's last one. Compiled code of torch 2.6 kept it all the same, that of 2.11 does not (both run with the
+  // golden steps of torchtitan; where between is not known).
+  const bool dropped = last && !s.dialect.policy_keeps_last && s.torch_date >= 20251015;
+  op.kept_by_policy = s.policy_keeps_reduce_scatter && !dropped;
   return emit(op, m);
 }
 
@@ -125,7 +128,7 @@ int TapeWriter::linear(std::size_t index, int x) {
     if (!s.adapters.ia3) y = lora(index, x, y, in_features);
     else if (!scales_input(op)) y = scaled_output(op, y);
   }
-  return row ? row_parallel_end(y) : y;
+  return row ? row_parallel_end(y, is_last_linear(index)) : y;
 }
 
 // q, k and v as one product, where the trainer's code packs them although the published model has three.

@@ -46,7 +46,7 @@ class TapeWriter {
   int norm(const model::Op& op, int x);
   int linear(std::size_t op_index, int x);
   bool is_last_linear(std::size_t op_index) const;
-  int row_parallel_end(int y);
+  int row_parallel_end(int y, bool last = false);
   int gather_sequence(int x);
   void keep_input(TapeOp& product, int x);
   void attention(const model::Op& op);
