@@ -8,8 +8,10 @@
 
 namespace shardfit::cli {
 
-std::vector<memory::Advice> advice_for(const JobSetting& s) {
-  const auto seconds = [&](const job::Job& job, const job::Plan& plan) -> std::optional<double> {
+namespace {
+
+memory::StepSeconds seconds_of(const JobSetting& s) {
+  return [&s](const job::Job& job, const job::Plan& plan) -> std::optional<double> {
     try {
       const auto step = timing::step_time(*timing::prepare(job, *s.model), plan, *s.device, s.host ? &*s.host : nullptr,
                                           s.interconnect ? &*s.interconnect : nullptr, s.calibration)
@@ -19,9 +21,22 @@ std::vector<memory::Advice> advice_for(const JobSetting& s) {
       return std::nullopt;  // a CPU that was not calibrated
     }
   };
-  return memory::advise(
-      {.job = s.job, .plan = s.plan, .model = *s.model, .device = *s.device, .host = s.host ? &*s.host : nullptr},
-      seconds);
+}
+
+memory::Request request_of(const JobSetting& s) {
+  return {.job = s.job, .plan = s.plan, .model = *s.model, .device = *s.device, .host = s.host ? &*s.host : nullptr};
+}
+
+}  // namespace
+
+std::vector<memory::Advice> advice_for(const JobSetting& s) { return memory::advise(request_of(s), seconds_of(s)); }
+std::vector<memory::Advice> hints_for(const JobSetting& s) { return memory::hints(request_of(s), seconds_of(s)); }
+
+std::string hints_table(const std::vector<memory::Advice>& hints) {
+  if (hints.empty()) return "";
+  std::string out = "\nTraining otherwise would make it fit too; the result is then another\n";
+  for (const auto& h : hints) out += "  " + memory::to_words(h) + "\n";
+  return out;
 }
 
 std::string advice_table(const std::vector<memory::Advice>& advice) {
@@ -39,11 +54,13 @@ OrderedJson advice_json(const std::vector<memory::Advice>& advice) {
     for (const auto& c : a.changes) changes.push_back({{"key", c.key}, {"from", c.from}, {"to", c.to}});
     item["changes"] = std::move(changes);
     item["frees"] = a.frees;
+    item["frees_host"] = a.frees_host;
     item["device_peak_high"] = a.device_peak_high;
     item["host"] = a.host;
     item["nvme"] = a.nvme;
     item["gpus"] = a.gpus;
     item["slower"] = a.slower ? OrderedJson(*a.slower) : OrderedJson(nullptr);
+    item["costs"] = a.costs;
     item["fits"] = a.makes_it_fit;
     item["needs"] = a.condition.empty() ? OrderedJson(nullptr) : OrderedJson(a.condition);
     item["plan"] = job::to_json(a.plan);

@@ -112,7 +112,9 @@ int estimate_command(const Arguments& arguments) {
   const auto advice = estimated.estimate.fits == "yes" ? std::vector<memory::Advice>{} : advice_for(s);
   auto record = to_json(estimated.estimate);
   if (!advice.empty()) record["advice"] = advice_json(advice);
-  const std::string text = json ? record.dump(2) + "\n" : estimate_table(s, estimated) + advice_table(advice);
+  const auto hints = estimated.estimate.fits == "no" ? hints_for(s) : std::vector<memory::Advice>{};
+  if (!hints.empty()) record["hints"] = advice_json(hints);
+  const std::string text = json ? record.dump(2) + "\n" : estimate_table(s, estimated) + advice_table(advice) + hints_table(hints);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return kExitDone;
 }

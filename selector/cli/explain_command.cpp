@@ -1,7 +1,10 @@
 // shardfit explain: where the memory of a job is over one optimizer step, and where its time goes.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -20,11 +23,13 @@ namespace shardfit::cli {
 
 namespace {
 
-constexpr int kRows = 18;
+constexpr int kRows = 18, kFinest = 1200;
+constexpr size_t kAxisColumns = 11;  // of a picture's line: the scale, which the left picture has
 
 struct Explained {
   JobSetting setting;
   search::Estimated estimated;
+  memory::Trace trace;
   Curve curve;
   std::string name;  // the plan in words
 };
@@ -36,19 +41,20 @@ Explained explained(const std::string& job, const std::string& plan, const std::
   e.estimated.estimate.assumed.insert(e.estimated.estimate.assumed.begin(), e.setting.assumed.begin(),
                                       e.setting.assumed.end());
   const auto s = e.setting.setting();
-  e.curve = curve_of(
-      memory::trace_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host}),
-      columns);
+  e.trace = memory::trace_memory({.job = s.job, .plan = s.plan, .model = s.model, .device = s.device, .host = s.host});
+  e.curve = curve_of(e.trace, columns);
   e.name = decide::plan_words(e.setting.plan);
   return e;
 }
 
-std::string highest_moment(const Curve& c) {
-  const auto it = std::max_element(c.moments.begin(), c.moments.end(),
-                                   [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-  return it == c.moments.end() ? ""
-                               : fmt::format("  highest at \"{}\" ({}): {} allocated\n", it->label,
-                                             memory::name_of(it->phase), format_gib(it->bytes));
+// Where load, step 1 and the steady step are fullest: a job may die in its second step only, when optimizer states are there.
+std::string highest_moments(const Curve& c) {
+  int last = 0;
+  for (const auto& h : c.highest) last = std::max(last, h.step);
+  std::string out;
+  for (const auto& h : c.highest)
+    out += fmt::format("  {:<19} {:>11} allocated at \"{}\" ({})\n", h.step == 0 ? "load" : h.step < last ? "step 1" : "every further step", format_gib(h.bytes), h.label, memory::name_of(h.phase));
+  return out;
 }
 
 std::string capacity_line(const Curve& c, double top) {
@@ -57,16 +63,12 @@ std::string capacity_line(const Curve& c, double top) {
                      c.capacity_bytes < top ? ": the line of dashes" : ", above the picture");
 }
 
-std::string side_by_side(const Explained& a, const Explained& b) {
+std::string side_by_side(const Explained& a, const Explained& b, bool colours) {
   const double top = picture_top({&a.curve, &b.curve});
-  const auto left = picture_lines(a.curve, top, kRows), right = picture_lines(b.curve, top, kRows);
-  size_t width = 0;
-  for (const auto& line : left) width = std::max(width, line.size());
+  const auto left = picture_lines(a.curve, top, kRows, colours), right = picture_lines(b.curve, top, kRows, colours);
   std::string out = fmt::format("A  {}\nB  {}\n\n", a.name, b.name);
-  for (size_t i = 0; i < std::max(left.size(), right.size()); ++i)
-    out += fmt::format("{:<{}}   {}\n", i < left.size() ? left[i] : "", width,
-                       i < right.size() ? right[i].substr(std::min<size_t>(11, right[i].size())) : "");
-  out += picture_legend({&a.curve, &b.curve}) + capacity_line(a.curve, top);
+  for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) out += left[i] + "   " + right[i].substr(kAxisColumns) + "\n";
+  out += picture_legend({&a.curve, &b.curve}, colours) + capacity_line(a.curve, top);
 
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> terms;
   for (const auto& t : a.estimated.estimate.memory.terms) terms[t.name].first += t.bytes;
@@ -105,17 +107,20 @@ std::string side_by_side(const Explained& a, const Explained& b) {
   return out;
 }
 
-// The estimate's record with the points of the step under "timeline".
+// The estimate's record with the points of the steady step under "timeline".
 OrderedJson explained_json(const Explained& e) {
   auto record = to_json(e.estimated.estimate);
   auto& timeline = record["timeline"] = OrderedJson::array();
-  for (const auto& moment : e.curve.moments) {
+  int last = 1;
+  for (const auto& p : e.trace.points) last = std::max(last, p.step);
+  for (const auto& p : e.trace.points) {
+    if (p.step != last || p.phase == memory::Phase::kLoad) continue;
     OrderedJson terms = OrderedJson::object();
-    for (std::size_t i = 0; i < moment.terms.size(); ++i)
-      if (moment.terms[i] > 0) terms[std::string(memory::name_of(static_cast<memory::Term>(i)))] = moment.terms[i];
-    timeline.push_back({{"at", moment.label},
-                        {"phase", memory::name_of(moment.phase)},
-                        {"allocated", static_cast<std::int64_t>(moment.bytes)},
+    for (std::size_t i = 0; i < p.terms.size(); ++i)
+      if (p.terms[i] > 0) terms[std::string(memory::name_of(static_cast<memory::Term>(i)))] = p.terms[i];
+    timeline.push_back({{"at", p.label},
+                        {"phase", memory::name_of(p.phase)},
+                        {"allocated", p.allocated},
                         {"terms", std::move(terms)}});
   }
   return record;
@@ -140,30 +145,31 @@ int explain_command(const Arguments& arguments) {
       "Print the estimate's record with a \"timeline\" instead of the picture; with --compare, {\"a\", \"b\"}");
   if (const auto status = parse(app, arguments)) return *status;
   const bool compare = !other_file.empty();
+  const bool colours = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   const auto a = explained(job_file, plan_file, host_file, family, compare ? width / 2 : width);
   std::string text;
-  std::vector<std::pair<std::string, const Curve*>> panels = {{a.name, &a.curve}};
+  const auto title = [](const Explained& e) {
+    return fmt::format("{} {:.2f} B, {} tokens: {}", e.setting.model->family, static_cast<double>(e.estimated.estimate.parameters_total) / 1e9, e.setting.job.sequence_length, e.name);
+  };
+  std::vector<std::pair<std::string, const Curve*>> panels = {{title(a), &a.curve}};
   std::optional<Explained> b;
   if (compare) {
     b = explained(job_file, other_file, host_file, family, width / 2);
-    text = side_by_side(a, *b);
-    panels.emplace_back(b->name, &b->curve);
+    text = side_by_side(a, *b, colours);
+    panels.emplace_back(title(*b), &b->curve);
   } else {
     const double top = picture_top({&a.curve});
     text = "Memory of the fullest GPU over one optimizer step: " + a.name + "\n\n";
-    for (const auto& line : picture_lines(a.curve, top, kRows)) text += line + "\n";
-    text += picture_legend({&a.curve}) + highest_moment(a.curve) + capacity_line(a.curve, top) + "\n" +
+    for (const auto& line : picture_lines(a.curve, top, kRows, colours)) text += line + "\n";
+    text += picture_legend({&a.curve}, colours) + highest_moments(a.curve) + capacity_line(a.curve, top) + "\n" +
             estimate_table(a.setting, a.estimated);
-    if (a.estimated.estimate.fits != "yes") text += advice_table(advice_for(a.setting));
+    if (a.estimated.estimate.fits != "yes") text += advice_table(advice_for(a.setting)) + hints_table(hints_for(a.setting));
   }
   if (!svg_file.empty()) {
-    Explained fine = explained(job_file, plan_file, host_file, family, 1200);
-    panels[0].second = &fine.curve;
-    std::optional<Explained> fine_b;
-    if (compare) {
-      fine_b = explained(job_file, other_file, host_file, family, 1200);
-      panels[1].second = &fine_b->curve;
-    }
+    const Curve fine = curve_of(a.trace, kFinest, true);
+    panels[0].second = &fine;
+    std::optional<Curve> other;
+    if (b) panels[1].second = &other.emplace(curve_of(b->trace, kFinest, true));
     write_file_atomic(svg_file, memory_svg(panels));
   }
   if (json)

@@ -17,6 +17,35 @@ namespace {
 
 constexpr int kMostEstimates = 300;
 
+// What a lever's time goes into, for people; the figure beside it is selector/time's.
+std::string_view basis_of(std::string_view lever) {
+  struct Row {
+    std::string_view lever, basis;
+  };
+  static constexpr Row kRows[] = {{"optimizer kernel", "one kernel, no copy of a state"},
+                                  {"loss", "logits in chunks, never whole"},
+                                  {"allocator", "less lies idle between tensors"},
+                                  {"accumulation", "reduces gradients every micro batch"},
+                                  {"checkpointing", "computes forward again in backward"},
+                                  {"micro batch", "more and smaller products"},
+                                  {"activation offload", "activations over PCIe"},
+                                  {"reshard", "gathers again for backward"},
+                                  {"unit", "smaller gathers"},
+                                  {"prefetch", "waits for each gather"},
+                                  {"stage", "gathers and reduces more"},
+                                  {"framework", "gathers each block"},
+                                  {"sequence parallel", "the same bytes between GPUs"},
+                                  {"context parallel", "exchanges keys and values"},
+                                  {"tensor parallel", "exchanges activations in each layer"},
+                                  {"offload optimizer", "updates on the CPU, gradients and weights over PCIe"},
+                                  {"offload parameters", "weights over PCIe"},
+                                  {"pipeline parallel", "stages wait at the ends of a step"},
+                                  {"ranks", "more GPUs"}};
+  for (const Row& r : kRows)
+    if (r.lever == lever) return r.basis;
+  return "smaller buffers, more messages";
+}
+
 double sequences(const job::Plan& p) { return static_cast<double>(p.micro_batch * p.gradient_accumulation * p.data_parallel()); }
 
 struct Tried {
@@ -31,6 +60,8 @@ class Search {
     const Result now = estimate_memory(request);
     fits_ = now.fits == "yes" || now.capacity_bytes <= 0;
     high_ = now.memory.device_peak_high;
+    host_ = now.memory.host;
+    host_short_ = now.fits == "no" && now.needed_high <= now.capacity_bytes;
     deficit_ = static_cast<double>(high_) - now.capacity_bytes;
     if (seconds_) step_ = seconds_(request.job, request.plan);
     own_ = request.job.framework.name == "shardfit" && !schedule::why_unsupported(request.job, request.plan, &request.model);
@@ -56,16 +87,22 @@ class Search {
     a.nvme = r.memory.nvme;
     a.frees = high_ - a.device_peak_high;
     a.gpus = a.plan.gpus();
-    if (a.frees <= (from ? from->advice.frees : 0) + high_ / 1000) return false;
+    a.frees_host = host_ - a.host;
+    a.for_host = host_short_;
+    const bool device_better = a.frees > (from ? from->advice.frees : 0) + high_ / 1000;
+    const bool host_better = host_short_ && a.frees_host > (from ? from->advice.frees_host : 0) + host_ / 1000;
+    if (host_short_ ? !host_better : !device_better) return false;
     const bool on_device = static_cast<double>(a.device_peak_high) <= r.capacity_bytes;
     const bool host_known = request_.host && request_.host->ram_gib;
     a.makes_it_fit = r.fits == "yes" || (on_device && r.fits == "unsure" && !host_known);
     if (a.makes_it_fit && r.fits != "yes") a.condition = fmt::format("{} of host memory a node", format_gib(static_cast<double>(a.host)));
     if (from) {
       a.changes = from->advice.changes;
+      a.costs = from->advice.costs;
       out.names = from->names;
     }
     a.changes.push_back({lever.key, lever.from, lever.to});
+    if (const std::string basis(basis_of(lever.name)); std::find(a.costs.begin(), a.costs.end(), basis) == a.costs.end()) a.costs.push_back(basis);
     out.names.insert(lever.name);
     if (seconds_ && step_ && *step_ > 0) {
       try {
@@ -74,9 +111,9 @@ class Search {
       } catch (const Error&) {
       }
     }
-    // More hardware is weighed by what it costs beside GPU seconds: it must be there.
+    // More hardware and host memory are weighed by what they cost beside GPU seconds: they must be there.
     out.cost = (from ? from->cost : 0) + 0.02 * lever.rank;
-    if (a.slower) out.cost = std::max(0.0, *a.slower) + 0.02 * static_cast<double>(out.names.size()) + (out.names.contains("ranks") ? 0.5 : 0.0);
+    if (a.slower) out.cost = std::max(0.0, *a.slower) + 0.02 * static_cast<double>(out.names.size()) + (out.names.contains("ranks") ? 0.5 : 0.0) + (a.plan.offload.any() && !request_.plan.offload.any() ? 0.1 : 0.0);
     return true;
   }
 
@@ -87,7 +124,8 @@ class Search {
   const Request& request_;
   const StepSeconds& seconds_;
   bool fits_ = false, own_ = false;
-  std::int64_t high_ = 0;
+  bool host_short_ = false;        // the device would do, the node's memory does not
+  std::int64_t high_ = 0, host_ = 0;
   double deficit_ = 0;
   std::optional<double> step_;
   int estimates_ = 0;
@@ -136,7 +174,8 @@ std::vector<Advice> advise(const Request& request, const StepSeconds& seconds, s
     }
     return ways.size() >= 3 && least < 0.5;
   };
-  for (int depth = 2; depth <= 3 && !satisfied() && !(depth == 3 && !enough.empty()) && !layer.empty() && !search.exhausted(); ++depth) {
+  const auto without_hardware = [&] { return std::any_of(enough.begin(), enough.end(), [](const Tried& t) { return !t.names.contains("ranks"); }); };
+  for (int depth = 2; depth <= 3 && !satisfied() && !(depth == 3 && without_hardware()) && !layer.empty() && !search.exhausted(); ++depth) {
     partial = layer;
     // Start from what frees most for its cost; a beam of eight keeps the number of estimates bounded.
     std::stable_sort(layer.begin(), layer.end(), [&](const Tried& a, const Tried& b) {
@@ -158,6 +197,33 @@ std::vector<Advice> advise(const Request& request, const StepSeconds& seconds, s
   return out;
 }
 
+std::vector<Advice> hints(const Request& request, const StepSeconds& seconds) {
+  Search search(request, seconds);
+  std::vector<Advice> out;
+  if (search.fits()) return out;
+  // With everything that costs no more than time: recomputation, one sequence at a time, a loss without logits.
+  for (const Lever& hint : hints_of(request.job, request.plan)) {
+    Tried alone, with;
+    const bool freed = search.attempt(nullptr, hint, alone);
+    alone.advice.slower.reset();   // of other training
+    alone.advice.costs.clear();
+    if (freed && alone.advice.makes_it_fit) {
+      out.push_back(std::move(alone.advice));
+      continue;
+    }
+    for (const Lever& more : levers_of(hint.job, hint.plan, request.model)) {
+      if (more.name != "checkpointing" && more.name != "micro batch" && more.name != "loss") continue;
+      if (!freed) break;
+      Tried next;
+      if (!search.attempt(&alone, more, next) || !next.advice.makes_it_fit) continue;
+      next.advice.slower.reset();
+      out.push_back(std::move(next.advice));
+      break;
+    }
+  }
+  return out;
+}
+
 std::string to_words(const Advice& a) {
   std::vector<std::string> parts;
   for (const Change& c : a.changes) {
@@ -167,10 +233,12 @@ std::string to_words(const Advice& a) {
     std::replace(key.begin(), key.end(), '/', '.');
     parts.push_back(fmt::format("{} {} -> {}", key, c.from, c.to));
   }
-  std::string text = join(parts, ", ") + ": frees " + format_gib(static_cast<double>(a.frees));
+  std::string text = join(parts, ", ") + ": frees " + format_gib(static_cast<double>(a.for_host ? a.frees_host : a.frees));
+  if (a.for_host) text += " of the host, a node";
   if (a.slower) {
     const double percent = std::abs(*a.slower) * 100;
     text += percent < 1 ? ", about as fast" : fmt::format(", {:.0f} % {} GPU time a step", percent, *a.slower > 0 ? "more" : "less");
+    if (percent >= 1) text += " (" + join(a.costs, "; ") + ")";
   }
   if (!a.makes_it_fit) text += ", not enough";
   if (!a.condition.empty()) text += ", needs " + a.condition;

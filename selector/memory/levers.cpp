@@ -67,6 +67,11 @@ class Levers {
 };
 
 void code_levers(Levers& levers, const job::Job& job, const job::Plan& plan, const std::string& framework) {
+  if (plan.accumulate_without_sync && plan.gradient_accumulation > 1)
+    levers.add("accumulation", 1, "/plan/accumulate_without_sync", "true", "false", [](job::Job&, job::Plan& p) {
+      p.accumulate_without_sync = false;
+      return true;
+    });
   if (framework != "shardfit" && framework != "megatron") {
     const bool torch_optimizer = (job.optimizer.name == "adamw" || job.optimizer.name == "adam") && !job.optimizer.in_backward && plan.offload.optimizer == Place::kNone &&
                                  !(job.optimizer.states && job::bytes_of(*job.optimizer.states) < 2);
@@ -86,11 +91,6 @@ void code_levers(Levers& levers, const job::Job& job, const job::Plan& plan, con
   }
   if (!plan.expandable_segments && framework != "shardfit")
     levers.add("allocator", 0, "/plan/allocator/expandable_segments", "false", "true", [](job::Job&, job::Plan& p) { return p.expandable_segments = true; });
-  if (plan.accumulate_without_sync && plan.gradient_accumulation > 1)
-    levers.add("accumulation", 2, "/plan/accumulate_without_sync", "true", "false", [](job::Job&, job::Plan& p) {
-      p.accumulate_without_sync = false;
-      return true;
-    });
 }
 
 void activation_levers(Levers& levers, const job::Plan& plan, const std::string& framework) {
@@ -154,9 +154,54 @@ void gather_levers(Levers& levers, const job::Plan& plan, const std::string& fra
   }
 }
 
-void stage_levers(Levers& levers, const job::Plan& plan, const std::string& framework) {
+void stage_levers(Levers& levers, const job::Job& job, const job::Plan& plan, const std::string& framework) {
   const bool zero = framework == "deepspeed" || framework == "other";
   const std::int64_t ranks = plan.data_parallel();
+  if (framework == "ddp" && ranks > 1)   // whole replicas cannot be sharded: the same loop under FSDP can
+    levers.add("framework", 5, "/job/framework/name", "\"ddp\"", "\"fsdp2\" (sharding stage 3)", [&](job::Job& j, job::Plan& p) {
+      j.framework.name = "fsdp2";
+      j.framework.version.clear();
+      p.sharding = {};
+      p.sharding.stage = 3;
+      p.sharding.shard_degree = ranks;
+      p.sharding.replicate_degree = 1;
+      return true;
+    });
+  if (framework == "megatron" && ranks > 1 && plan.sharding.stage == 0)
+    levers.add("stage", 1, "/plan/sharding/stage", "0", "1 (distributed optimizer)", [&](job::Job&, job::Plan& p) {
+      p.sharding.stage = 1;
+      p.sharding.shard_degree = ranks;
+      p.sharding.replicate_degree = 1;
+      return true;
+    });
+  if (framework == "megatron" && plan.tensor_parallel > 1 && !plan.sequence_parallel)
+    levers.add("sequence parallel", 0, "/plan/sequence_parallel", "false", "true", [](job::Job&, job::Plan& p) { return p.sequence_parallel = true; });
+  const bool divides = framework == "megatron" || (framework == "fsdp2" && (job.framework.trainer.empty() || job.framework.trainer == "torchtitan"));
+  // Ranks of data parallelism become ranks that share each layer (within a node) or each sequence; accumulation makes up for them.
+  const auto shared = [&](const char* name, int rank, const char* key, std::int64_t now, std::int64_t job::Plan::* degree) {
+    for (const std::int64_t times : {2, 4, 8}) {
+      const bool sharded = plan.sharding.shard_degree % times == 0, replicated = plan.sharding.replicate_degree % times == 0;
+      if (!divides || (!sharded && !replicated) || (degree == &job::Plan::tensor_parallel && now * times > plan.gpus_per_node)) continue;
+      levers.add(name, rank, key, fmt::format("{}", now), fmt::format("{}", now * times), [=](job::Job&, job::Plan& p) {
+        p.*degree *= times;
+        (sharded ? p.sharding.shard_degree : p.sharding.replicate_degree) /= times;
+        p.gradient_accumulation *= times;
+        if (degree == &job::Plan::tensor_parallel) p.sequence_parallel = true;
+        return true;
+      });
+    }
+  };
+  if (job.sequence_length >= 8192) shared("context parallel", 6, "/plan/context_parallel", plan.context_parallel, &job::Plan::context_parallel);
+  for (const std::int64_t times : {2, 4, 8}) {   // stages of a pipeline
+    if (framework != "megatron" || plan.sharding.shard_degree % times != 0) continue;
+    levers.add("pipeline parallel", 7, "/plan/pipeline_parallel/degree", fmt::format("{}", plan.pipeline.degree), fmt::format("{}", plan.pipeline.degree * times), [=](job::Job&, job::Plan& p) {
+      p.pipeline.degree *= times;
+      p.sharding.shard_degree /= times;
+      p.gradient_accumulation *= times;
+      return true;
+    });
+  }
+  shared("tensor parallel", 7, "/plan/tensor_parallel", plan.tensor_parallel, &job::Plan::tensor_parallel);
   if (ranks < 2 || (!zero && framework != "shardfit")) return;
   for (const int stage : {1, 2, 3}) {
     if (stage <= plan.sharding.stage || (framework == "shardfit" && stage != 3)) continue;
@@ -189,6 +234,21 @@ void offload_levers(Levers& levers, const job::Job& job, const job::Plan& plan, 
   if (fsdp && plan.sharding.stage >= 2 && plan.offload.parameters == Place::kNone)
     offload(8, "parameters", Place::kNone, Place::kCpu, [](job::Plan& p) { p.offload.parameters = p.offload.gradients = p.offload.optimizer = Place::kCpu; });
   if (!zero) return;
+  // From the host on to drives, and back to the device in part: for hosts that are short.
+  for (const auto& [part, place] : {std::pair{"optimizer", &job::Offload::optimizer}, std::pair{"parameters", &job::Offload::parameters}})
+    if (plan.offload.*place == Place::kCpu && (plan.sharding.stage == 3 || place == &job::Offload::optimizer))
+      offload(8, part, Place::kCpu, Place::kNvme, [place = place](job::Plan& p) {
+        p.offload.*place = Place::kNvme;
+        if (p.offload.nvme_path.empty()) p.offload.nvme_path = "/local_nvme";
+      });
+  if (plan.offload.optimizer == Place::kCpu && plan.sharding.stage == 3 && plan.offload.optimizer_fraction > 0.25)
+    for (const double fraction : {0.75, 0.5, 0.25})
+      levers.add("offload optimizer", 3, "/plan/offload/optimizer_fraction", fmt::format("{}", plan.offload.optimizer_fraction), fmt::format("{}", fraction), [=](job::Job&, job::Plan& p) {
+        p.offload.optimizer_fraction = fraction;
+        return fraction < plan.offload.optimizer_fraction;
+      });
+  if (plan.offload.parameters == Place::kCpu)
+    offload(3, "parameters", Place::kCpu, Place::kNone, [](job::Plan& p) { p.offload.parameters = Place::kNone; });
   const bool trains_much = job.method.kind == job::MethodKind::kFull || job.method.kind == job::MethodKind::kPartial;
   if (trains_much && plan.offload.optimizer == Place::kNone) {
     if (plan.sharding.stage == 3)
@@ -213,7 +273,7 @@ void offload_levers(Levers& levers, const job::Job& job, const job::Plan& plan, 
 // Twice or four times the nodes (or GPUs of one node that is not known to be whole), the ranks going into sharding where there is some.
 void hardware_levers(Levers& levers, const job::Job& job, const job::Plan& plan, const std::string& framework) {
   if (plan.sharding.stage < 1 && plan.data_parallel() > 1 && framework != "megatron") return;  // replicas more free nothing
-  if (framework == "ddp") return;
+  if (framework == "ddp") return;   // stage_levers has FSDP for replicas; a single GPU's loop has no ranks
   const std::int64_t sequences = plan.micro_batch * plan.gradient_accumulation;
   for (const std::int64_t times : {2, 4, 8}) {
     const bool keeps_batch = sequences % times == 0;
@@ -246,9 +306,43 @@ std::vector<Lever> levers_of(const job::Job& job, const job::Plan& plan, const m
   code_levers(levers, job, plan, framework);
   gather_levers(levers, plan, framework);
   activation_levers(levers, plan, framework);
-  stage_levers(levers, plan, framework);
+  stage_levers(levers, job, plan, framework);
   offload_levers(levers, job, plan, framework);
   hardware_levers(levers, job, plan, framework);
+  return levers.take();
+}
+
+std::vector<Lever> hints_of(const job::Job& job, const job::Plan& plan) {
+  Levers levers(job, plan);
+  const bool full = job.method.kind == job::MethodKind::kFull, adam = job.optimizer.name == "adamw" || job.optimizer.name == "adam";
+  const bool torch_states = !job.optimizer.states || job::bytes_of(*job.optimizer.states) >= 2;
+  if (job.framework.name == "shardfit" || job.framework.name == "megatron") return {};
+  if (full && adam && torch_states && plan.offload.optimizer == Place::kNone)
+    levers.add("8-bit optimizer", 0, "/job/optimizer/states", "the framework's", "\"int8\"", [](job::Job& j, job::Plan&) {
+      j.optimizer.states = job::DType::kInt8;
+      j.optimizer.implementation.reset();
+      return true;
+    });
+  if (job.sequence_length >= 2048)
+    levers.add("sequence", 1, "/job/sequence_length", fmt::format("{}", job.sequence_length), fmt::format("{}", job.sequence_length / 2), [](job::Job& j, job::Plan&) {
+      j.sequence_length /= 2;
+      return true;
+    });
+  const auto adapters = [&](const char* kind, job::MethodKind method, int rank) {
+    levers.add("method", rank, "/job/method", full ? "\"full\"" : "\"lora\"", quoted(kind) + " of rank 16 on all linear layers", [=](job::Job& j, job::Plan& p) {
+      j.method = {};
+      j.method.kind = method;
+      j.method.rank = 16;
+      j.method.alpha = 32;
+      j.method.targets = {"all-linear"};
+      if (method == job::MethodKind::kQlora) j.method.quantization = job::DType::kNf4;
+      j.optimizer.states.reset();
+      p.offload = {};
+      return true;
+    });
+  };
+  if (full) adapters("lora", job::MethodKind::kLora, 2);
+  if (full || job.method.kind == job::MethodKind::kLora) adapters("qlora", job::MethodKind::kQlora, 3);
   return levers.take();
 }
 

@@ -20,6 +20,10 @@ struct Lever {
   job::Plan plan;
 };
 
+// Changes of what is trained or how exactly: 8-bit optimizer states, shorter sequences, adapters instead of all weights, a quantised base.
+// They cost no more than settings do, but the result is another: never advised, only told.
+std::vector<Lever> hints_of(const job::Job& job, const job::Plan& plan);
+
 // Every single change of (job, plan) that can free device memory under the job's framework, least costly first.
 std::vector<Lever> levers_of(const job::Job& job, const job::Plan& plan, const model::Model& model);
 

@@ -192,7 +192,7 @@ TEST(EstimateFuzz, AdviceForWhatDoesNotFit) {
       const auto plan = job::parse_plan(plan_json, "/plan");
       for (const auto& a : memory::advise({job, plan, m, hardware::find_device(plan.gpu, "/plan/gpu")})) {
         ++advised;
-        EXPECT_GT(a.frees, 0);
+        EXPECT_TRUE(a.frees > 0 || a.frees_host > 0);
         EXPECT_FALSE(to_words(a).empty());
       }
     });
