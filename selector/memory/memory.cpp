@@ -61,7 +61,8 @@ Result estimate(const Request& asked, Trace* trace) {
   }
 
   ReplayOptions options;
-  options.every_block = trace != nullptr;
+  // One GPU keeps every hole that a step leaves, and what the cache holds depends on each of them; sharded models are too many to try.
+  options.every_block = trace != nullptr || (s.engine == Engine::kDdp && sizes.order.size() <= 48);
   if (r.capacity_bytes > 0) options.allocator_limit = std::max<std::int64_t>(1 << 28, static_cast<std::int64_t>(r.capacity_bytes) - over.total());
   const auto layouts = pipeline_stages(s, static_cast<std::int64_t>(sizes.order.size()));
   auto& m = r.memory;
