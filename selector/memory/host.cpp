@@ -13,6 +13,17 @@ namespace {
 
 using Where = HostTerm::Where;
 
+// Weight and gradient of the widest layer, which ZeRO-3 has on the device whole unless the model's code runs it in tiles
+// (deepspeed/runtime/zero/tiling.py TiledLinear, memory-centric tiling), which no setting of job or plan tells.
+double widest_layer_bytes(const Setup& s) {
+  if (s.engine != Engine::kZero || s.stage < 3) return 0;
+  double most = 0;
+  for (const auto& block : s.model.blocks)
+    for (const auto& p : block.parameters)
+      if (p.kind == model::Parameter::Kind::kMatrix) most = std::max(most, static_cast<double>(p.elements()));
+  return most * 2 * s.compute_bytes;
+}
+
 }  // namespace
 
 HostBytes host_bytes(const Setup& s, const ModelSizes& sizes) {
@@ -37,6 +48,10 @@ void judge(const Request& request, const Setup& s, const HostBytes& host, Result
   if (r.needed_low > r.capacity_bytes) {
     r.fits = "no";
     r.why = fmt::format("the device gives {}, the peak needs {} in the {} phase", format_gib(r.capacity_bytes), format_gib(r.needed_low), m.phase);
+    if (const double layer = widest_layer_bytes(s); layer > r.capacity_bytes / 2 && r.needed_low - layer <= r.capacity_bytes) {
+      r.fits = "unsure";
+      r.why += fmt::format("; weight and gradient of its widest layer are {} of that, which fits only if the model's code tiles that layer (deepspeed.zero.TiledLinear)", format_gib(layer));
+    }
   } else if (r.needed_high > r.capacity_bytes) {
     r.fits = "unsure";
     r.why = fmt::format("the device gives {}, the peak lies between {} and {}", format_gib(r.capacity_bytes), format_gib(r.needed_low), format_gib(r.needed_high));

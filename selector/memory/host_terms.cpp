@@ -20,7 +20,9 @@ constexpr double kMost = 4.0e18;  // sums are cut here, well inside 64 bits
 struct Share {
   double trained = 0;        // elements whose optimizer state this rank holds, with padding
   double resting = 0;        // bytes of parameters at rest
+  double frozen = 0;         // of them, bytes of what is not trained
   double largest = 0;        // elements of the largest trained tensor
+  double largest_any = 0;    // of the largest tensor
 };
 
 Share share_of(const Setup& s, const ModelSizes& sizes) {
@@ -28,11 +30,17 @@ Share share_of(const Setup& s, const ModelSizes& sizes) {
   const auto add = [&](const UnitSizes& u, double part) {
     share.trained += part * static_cast<double>(s.stage >= 1 ? u.trained_shard : u.trained);
     share.resting += part * static_cast<double>(s.stage == 3 ? u.rest_shard_bytes : u.rest_bytes);
+    const double frozen = static_cast<double>(u.elements + u.adapters - u.trained) / std::max(1.0, static_cast<double>(u.elements + u.adapters));
+    share.frozen += part * frozen * static_cast<double>(s.stage == 3 ? u.rest_shard_bytes : u.rest_bytes);
     share.largest = std::max(share.largest, static_cast<double>(u.largest));
   };
   for (auto k : sizes.order) add(sizes.blocks[static_cast<std::size_t>(k)], 1.0 / static_cast<double>(s.pp));
   add(sizes.embedding, 1.0 / static_cast<double>(s.pp));
   add(sizes.head, 1.0 / static_cast<double>(s.pp));
+  for (const auto& b : s.model.blocks)
+    for (const auto& p : b.parameters) share.largest_any = std::max(share.largest_any, static_cast<double>(p.elements()));
+  for (const auto* b : {&s.model.embedding, &s.model.head})
+    for (const auto& p : b->parameters) share.largest_any = std::max(share.largest_any, static_cast<double>(p.elements()));
   return share;
 }
 
@@ -66,65 +74,75 @@ const nlohmann::json* zero_key(const Setup& s, const char* section, const char* 
   }
   return at;
 }
-double zero_number(const Setup& s, const char* section, const char* key, double fallback) {
-  const nlohmann::json* v = zero_key(s, section, key);
-  return v && v->is_number() && v->get<double>() >= 0 ? v->get<double>() : fallback;
-}
-bool zero_pins(const Setup& s, const char* section) {  // both default to true since DeepSpeed 0.19
-  const nlohmann::json* v = zero_key(s, section, "pin_memory");
-  return v && v->is_boolean() ? v->get<bool>() : s.plan.offload.pin.value_or(true);
+// partitioned_param_swapper.py get_buffer asserts that a partition fits a buffer.
+void refuse_small_buffers(const Setup& s, const Share& share) {
+  const double part = std::ceil(share.largest_any / static_cast<double>(std::max<std::int64_t>(1, s.shard)));
+  if (part <= s.zero.parameter_buffer_size || !zero_key(s, "offload_param", "device")) return;
+  throw Error("conflict", "/plan/deepspeed/zero_optimization/offload_param/buffer_size",
+              fmt::format("a buffer holds {:.0f} elements, a rank's part of the largest parameter has {:.0f}", s.zero.parameter_buffer_size, part),
+              fmt::format("set buffer_size to at least {:.0f}", part));
 }
 
 double sub_group(const Setup& s) { return std::clamp(s.zero.sub_group > 0 ? s.zero.sub_group : 1e9, 1.0, 1e18); }
 
+// deepspeed/runtime/zero/stage3.py of 0.19.8, each rule also checked against a run of it (tests/selector/memory/deepspeed_test.cpp).
 void zero3(Terms& terms, const Setup& s, const Share& share) {
   const auto& o = s.plan.offload;
-  const bool pin_optimizer = zero_pins(s, "offload_optimizer");
+  const auto& zero = s.zero;
   const double master = s.master_bytes > 0 ? s.master_bytes : s.parameter_bytes;  // offloaded, it is a copy even in fp32
+  const double update = s.master_bytes > 0 ? zero.update_bytes : master;
   const double group = sub_group(s);
-  if (o.optimizer != Place::kNone) {
-    // The whole flat gradient lies where the optimizer runs (stage3.py, grad_partitions_flat_buffer).
-    terms.add("gradients, 16 bit", share.trained * s.gradient_bytes, pinned_if(pin_optimizer));
-  }
+  const Where pinned = pinned_if(zero.pins_optimizer);
+  if (o.optimizer != Place::kNone)       // _setup_for_real_optimizer: grad_partitions_flat_buffer lies where the optimizer runs
+    terms.add("gradients, 16 bit", share.trained * zero.accumulation_bytes, pinned);
   if (o.optimizer == Place::kCpu) {
     const double mine = share.trained * optimizer_share_off_device(s, share.trained);
     const double pieces = std::max(1.0, std::ceil(mine / group));
-    terms.add("master weights", mine * master, Where::kPageable, pieces);
-    terms.add("gradients of the update", mine * master, pinned_if(pin_optimizer), pieces);
+    terms.add("master weights", mine * master, Where::kPageable, pieces);               // _create_fp32_partitions
+    terms.add("gradients of the update", mine * update, pinned, pieces);                // initialize_optimizer_states
     terms.add("optimizer states", mine * s.states * s.state_bytes, Where::kPageable, pieces * s.states);
+    // superoffload_utils.py _allocate_worker_grad_buffer: the worker process has a buffer for one sub-group's gradient
+    if (zero.super_offload) terms.add("SuperOffload's gradient buffer", std::min(group, mine) * 4, pinned);
   } else if (o.optimizer == Place::kNvme) {
-    // parameter, gradient and states of every sub-group are files; buffer_count buffers of the largest one are locked
-    const double count = zero_number(s, "offload_optimizer", "buffer_count", static_cast<double>(o.buffers.value_or(4)));
+    // optimizer_utils.py: parameter, gradient and states of every sub-group are files; buffer_count buffers of the largest one are
+    // locked (SwapBufferManager). A pipelined swapper (pipeline_read, pipeline_write) takes its buffers from the same ones.
     terms.add("master weights", share.trained * master, Where::kNvme);
-    terms.add("gradients of the update", share.trained * master, Where::kNvme);
+    terms.add("gradients of the update", share.trained * update, Where::kNvme);
     terms.add("optimizer states", share.trained * s.states * s.state_bytes, Where::kNvme);
-    terms.add("optimizer swap buffers", count * std::min(group, share.trained) * master, Where::kPinned, count);
+    terms.add("optimizer swap buffers", zero.optimizer_buffers * std::min(group, share.trained) * master, Where::kPinned, zero.optimizer_buffers);
   }
   if (o.parameters == Place::kCpu) {
-    terms.add("parameters", share.resting, Where::kPinned);  // pinned whatever pin_memory says (_create_param_groups_fp16_flat_cpu_memory)
+    // _create_param_groups_fp16_flat_cpu_memory: trained ones are pinned whatever pin_memory says; frozen ones stay as zero.Init made
+    // them (partition_parameters.py _partition_param)
+    terms.add("parameters", share.resting - share.frozen, Where::kPinned);
+    terms.add("frozen parameters", share.frozen, pinned_if(zero.pins_parameters));
   } else if (o.parameters == Place::kNvme) {
     const double width = s.parameter_bytes;
-    const double in_cpu = std::min(share.resting, width * zero_number(s, "offload_param", "max_in_cpu", 1e9));
+    const double in_cpu = std::min(share.resting, width * zero.most_in_memory);
+    if (in_cpu < share.resting) refuse_small_buffers(s, share);
     terms.add("parameters kept in memory", in_cpu, Where::kPinned);
     terms.add("parameters", share.resting - in_cpu, Where::kNvme);
-    const double count = zero_number(s, "offload_param", "buffer_count", static_cast<double>(o.buffers.value_or(5)));
-    const double size = zero_key(s, "offload_param", "buffer_size") ? width * zero_number(s, "offload_param", "buffer_size", 1e8)
-                        : o.buffer_bytes                              ? static_cast<double>(*o.buffer_bytes)
-                                                                      : width * 1e8;
-    terms.add("parameter swap buffers", count * size, Where::kPinned);
+    // partitioned_param_swapper.py _configure_aio: one locked tensor, whether or not anything is swapped
+    terms.add("parameter swap buffers", zero.parameter_buffers * zero.parameter_buffer_size * width, Where::kPinned);
   }
+  // ZeRO++ hpZ: the second shard lies where the first does
+  if (zero.second_shard > 1 && s.shard > 1 && o.parameters != Place::kNone)
+    terms.add("second shard of the parameters", share.resting * static_cast<double>(s.shard) / static_cast<double>(zero.second_shard), pinned_if(zero.pins_parameters));
 }
 
+// stage_1_and_2.py of 0.19.8, checked likewise. Before 0.10.1 pin_memory was not asked; the master copy is pinned since 0.14.1.
 void zero12(Terms& terms, const Setup& s, const Share& share) {
   if (s.plan.offload.optimizer == Place::kNone) return;
-  const Where pinned = pinned_if(zero_pins(s, "offload_optimizer"));
+  const auto& zero = s.zero;
+  const Where pinned = pinned_if(zero.pins_optimizer || zero.release < 1001);
   const double master = s.master_bytes > 0 ? s.master_bytes : s.parameter_bytes;
-  terms.add("master weights", share.trained * master, pinned);
+  terms.add("master weights", share.trained * master, zero.release >= 1401 ? pinned : Where::kPageable);
   terms.add("parameters on their way back", share.trained * s.parameter_bytes, pinned);
-  terms.add("gradients of the update", share.trained * master, pinned);
+  terms.add("gradients of the update", share.trained * (s.master_bytes > 0 ? zero.update_bytes : master), pinned);
   terms.add("optimizer states", share.trained * s.states * s.state_bytes, Where::kPageable, s.states);
   terms.add("gradient being copied", share.largest * s.parameter_bytes, pinned);
-  if (s.accumulation > 1) terms.add("accumulated gradients, 16 bit", share.trained * s.gradient_bytes, pinned);
+  // accumulated_grads_in_cpu; with 16-bit master weights the update's own gradient serves
+  if (s.accumulation > 1 && zero.update_bytes >= 4) terms.add("accumulated gradients, 16 bit", share.trained * s.parameter_bytes, pinned);
 }
 
 void fsdp(Terms& terms, const Setup& s, const Share& share) {
