@@ -39,7 +39,7 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     calls_ = std::make_unique<ZeroCalls>(s_, walk);
     const auto& trace = calls_->trace();
     first_ = trace.first_step();
-    recorded_ = trace.recorded({z_.prefetch_bucket, z_.max_live, z_.max_reuse}, true);
+    recorded_ = trace.recorded({z_.prefetch_bucket, z_.max_live, z_.max_reuse, z_.parameter_buffers}, true);
     held_by_.assign(trace.parameters.size(), kNobody);
     data_.assign(trace.parameters.size(), Timeline::kNone);
     if (z_.second_shard > 1) second_.assign(trace.parameters.size(), Timeline::kNone);

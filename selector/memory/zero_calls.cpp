@@ -37,6 +37,7 @@ ZeroCalls::ZeroCalls(const Setup& s, const ModelWalk& walk) : s_(s), walk_(walk)
       continue;
     }
     untraced_ += static_cast<double>(step.sizes->elements);
+    in_memory_ += static_cast<double>(step.sizes->elements) / static_cast<double>(s.shard);
     for (const auto& p : step.block->parameters)
       if (static_cast<double>(p.elements()) <= s.zero.persistence) untraced_persistent_ += static_cast<double>(p.elements());
   }
@@ -108,6 +109,11 @@ std::int32_t ZeroCalls::number(const model::Block& block, const UnitSizes& sizes
   const auto add = [&](TraceParameter p, double tensor) {   // mark_persistent_parameters
     p.persists = tensor <= zero.persistence && persistent_ + tensor <= zero.model_persistence;
     if (p.persists) persistent_ += static_cast<double>(p.elements);
+    if (s_.plan.offload.parameters == job::Place::kNvme) {   // partitioned_param_swapper.py swappable_tensor: a part of 1 MiB or more
+      const double part = static_cast<double>(p.elements) / static_cast<double>(s_.shard);
+      in_memory_ += part;
+      p.swapped = in_memory_ > zero.most_in_memory && part * p.bytes >= 1048576;
+    }
     trace_.parameters.push_back(p);
   };
   for (std::size_t i = 0; i < block.parameters.size(); ++i) {

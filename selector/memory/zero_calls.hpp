@@ -63,6 +63,7 @@ class ZeroCalls {
   Place head_[2];
   std::int32_t head_start_[2] = {-1, -1}, embedding_base_ = 0, head_base_ = 0;
   Marks embedding_[2];
+  double in_memory_ = 0;                             // elements of this rank's parts that max_in_cpu has taken in
   double persistent_ = 0, untraced_persistent_ = 0, untraced_ = 0;
   ZeroTrace::Ids ids_;
 };

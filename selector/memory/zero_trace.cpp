@@ -63,7 +63,7 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) c
   for (std::size_t p = 0; p < parameters.size(); ++p) available[p] = parameters[p].persists;
   Ids fetched_for(parameters.size(), std::numeric_limits<std::int32_t>::min());
   std::size_t queue = 0;               // next use in the trace that has not been taken
-  double live = 0;
+  double live = 0, buffers = 0;        // elements gathered, swap buffers in use
   for (std::int32_t e = 0; e < n; ++e) {
     plan.own_begin.push_back(static_cast<std::int32_t>(plan.own_ids.size()));
     plan.ahead_begin.push_back(static_cast<std::int32_t>(plan.ahead_ids.size()));
@@ -75,6 +75,7 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) c
         if (!available[at]) {
           available[at] = 1;
           live += static_cast<double>(parameters[at].elements);
+          buffers += parameters[at].swapped ? 1 : 0;
           plan.own_ids.push_back(p);
         }
         if (fetched_for[at] < e) ++unseen;
@@ -85,10 +86,13 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) c
       double taken = 0;
       while (queue < called_.size() && taken < room) {
         const auto at = static_cast<std::size_t>(called_[queue]);
+        // what is still on the drive is not fetched ahead, to keep the order of fetches
+        if (parameters[at].swapped && !available[at] && buffers >= limits.swap_buffers) break;
         fetched_for[at] = std::max(fetched_for[at], entry_of[queue]);
         if (!available[at]) {
           available[at] = 1;
           taken += static_cast<double>(parameters[at].elements);
+          buffers += parameters[at].swapped ? 1 : 0;
           plan.ahead_ids.push_back(static_cast<std::int32_t>(at));
         }
         ++queue;
@@ -106,6 +110,7 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) c
       if (next >= 0 && static_cast<double>(passed[static_cast<std::size_t>(next)] - passed[at_entry + 1]) < limits.max_reuse) continue;
       available[at] = 0;
       live -= static_cast<double>(parameters[at].elements);
+      buffers -= parameters[at].swapped ? 1 : 0;
       plan.released_ids.push_back(p);
     }
   }

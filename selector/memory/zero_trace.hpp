@@ -15,11 +15,13 @@ struct TraceParameter {
   double bytes = 2;            // an element, gathered
   bool persists = false;       // stays gathered between steps (stage3_param_persistence_threshold)
   bool trained = true;
+  bool swapped = false;        // this rank's part lies on NVMe and comes through a swap buffer
   bool quantized = false;      // kept and gathered in 8 bit (zero_quantized_nontrainable_weights)
 };
 
 struct TraceLimits {
   double prefetch = 0, max_live = 0, max_reuse = 0;  // elements
+  double swap_buffers = 0;                           // each gathered tensor that is swapped holds one
 };
 
 class ZeroTrace {
