@@ -69,7 +69,8 @@ Model build_t5(const Config& c) {
   s.dropout = c.probability_or({"dropout_rate"}, 0.1);
   const std::string kind = c.word_or({"feed_forward_proj"}, "relu");
   s.gated = c.flag_or({"is_gated_act"}, kind.starts_with("gated-"));
-  s.activation = kind == "gated-gelu" ? Activation::kGeluTanhPython : c.activation({"dense_act_fn"}, s.gated ? std::string_view(kind).substr(6) : std::string_view(kind));
+  const std::string_view function = kind.starts_with("gated-") ? std::string_view(kind).substr(6) : std::string_view(kind);   // is_gated_act may say otherwise
+  s.activation = kind == "gated-gelu" ? Activation::kGeluTanhPython : c.activation({"dense_act_fn"}, function);
   const std::int64_t encoders = c.size({"num_layers"}, kMostLayers), decoders = c.size_or({"num_decoder_layers"}, encoders, 1, kMostLayers);
 
   Dims d;
