@@ -108,8 +108,15 @@ int TapeWriter::experts_grouped(const model::Op& op, int x, int weights) {
   combine.name = "combine";
   combine.in.push(y);
   combine.in.push(weights);
-  combine.saves.push(y);
   combine.forward_temporary = exchange ? routed.size() : 0;
+  if (s.trainer == "torchtitan") {
+    // models/moe/moe.py multiplies by the scores in fp32, before the experts or after them, and keeps that copy; scatter_add keeps none
+    combine.extra.push(routed.elements() * 4);
+    combine.forward_temporary += routed.elements() * 4 + routed.size();
+    combine.backward_temporary = routed.elements() * 4 * 2;
+  } else {
+    combine.saves.push(y);
+  }
   Meta out = in;
   out.gathered = -1;
   out.bytes = A;
