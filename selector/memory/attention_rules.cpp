@@ -63,7 +63,8 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   out.bytes = A;
   out.heads_first = false;
   auto repeat = [&](int t, const Meta& m, std::int64_t width, const char* name) {
-    if (!repeats || m.width >= width) return t;
+    // one head for all is expanded without a copy (repeat_kv's reshape of it stays a view); products of scores copy it
+    if (!repeats || m.width >= width || (d.picks_kernel && !needs_scores && m.width == a.head_dim)) return t;
     TapeOp op;
     op.name = name;
     op.in.push(t);
@@ -88,6 +89,20 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     q = cast(q, A, "autocast");
     k = cast(k, A, "autocast");
     v = cast(v, A, "autocast");
+  }
+  // batched products take whole tensors: of a view of a packed projection they make a copy
+  if (d.picks_kernel && (needs_scores || d.expands_kv)) {
+    auto own = [&](int t) {
+      if (tape.base(t) == t) return t;
+      TapeOp op;
+      op.name = "contiguous";
+      op.in.push(t);
+      Meta m = meta[static_cast<std::size_t>(t)];
+      m.gathered = -1;
+      return emit(op, m);
+    };
+    if (needs_scores) q = own(q), k = own(k);
+    v = own(v);
   }
   if (!needs_scores) {
     // q and k after RoPE, and v, still lie in [positions, heads]; what was repeated lies in [heads, positions] already

@@ -12,7 +12,7 @@ struct FamilyCode {
   std::string_view family;
   NormStyle rms = NormStyle::kUpcast, layer = NormStyle::kFused;
   bool softmax_fp32 = true;      // eager attention: softmax(..., dtype=torch.float32)
-  int softmax_fp32_since = 0;    // release from which it does
+  int softmax_fp32_since = 0, softmax_fp32_until = 99999999;    // releases that do
   bool scores_fp32 = false;      // query.to(torch.float32) before the product
   bool rope_concatenates = false;
 };
@@ -40,7 +40,7 @@ constexpr FamilyCode kFamilies[] = {
     {.family = "phi3", .rope_concatenates = true},
     {.family = "roberta", .softmax_fp32 = false},
     {.family = "stablelm", .rope_concatenates = true},
-    {.family = "t5", .rms = NormStyle::kUpcastT5},
+    {.family = "t5", .rms = NormStyle::kUpcastT5, .softmax_fp32_until = 520},
     {.family = "vit", .softmax_fp32_since = 500},
 };
 
@@ -55,12 +55,12 @@ void set_hugging_face(Setup& s) {
     // autocast takes every softmax in fp32, whatever the code says (torch/amp, its list of fp32 operators)
     d.scores_fp32 = f.scores_fp32;
     d.rope_concatenates = f.rope_concatenates;
-    d.softmax_fp32 = s.autocast || (f.softmax_fp32 && s.age >= f.softmax_fp32_since);
+    d.softmax_fp32 = s.autocast || (f.softmax_fp32 && s.age >= f.softmax_fp32_since && s.age < f.softmax_fp32_until);
   }
   d.picks_kernel = true;
   // masking_utils.py (4.53 on) makes masks of booleans; before, one mask in the activations' format serves all layers
   d.mask_per_layer = s.age >= 453;
-  d.expands_kv = s.model.family == "falcon" && s.model.attention.kv_heads > 1;   // _split_heads: broadcast_to
+  d.expands_kv = s.model.family == "falcon";          // _split_heads: broadcast_to, or an index that copies
   d.masked_sdpa = s.model.family == "falcon" && s.age >= 453;                    // it never leaves the mask out
   d.bias_in_mask = s.age >= 520;                                                 // T5 on integrations/sdpa_attention.py
   d.softcap = s.model.facts.count("attention_softcap") > 0 && s.model.facts.at("attention_softcap") > 0;

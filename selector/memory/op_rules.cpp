@@ -150,7 +150,7 @@ Tape TapeWriter::write() {
         act.name = "activation";
         act.in.push(arg(0));
         if (op.activation == model::Activation::kGeluTanhPython && s.dialect.python_gelu) {
-          act.saves.push(arg(0));
+          if (!s.autocast) act.saves.push(arg(0));
           // x / 2, tanh, 1 + tanh; autocast takes pow in fp32, and all that follows from it
           const std::int64_t wide = m.elements() * (s.autocast ? 4 : m.bytes);
           if (s.autocast) act.extra.push(wide);

@@ -70,6 +70,10 @@ std::vector<FamilyRow> family_rows(const std::string& file) {
   return rows;
 }
 
+std::string family_of(const FamilyRow& row, const std::string& configs) {
+  return model::parse_model(nlohmann::json::parse(read_file(configs)).at(row.family).dump(), row.family).family;
+}
+
 BlockBytes predicted(const FamilyRow& row, const std::string& configs) {
   const auto all = nlohmann::json::parse(read_file(configs));
   const auto& config = all.at(row.family);
@@ -81,7 +85,7 @@ BlockBytes predicted(const FamilyRow& row, const std::string& configs) {
                         {"precision", parts[0] == "amp" ? "bf16-mixed" : parts[0]}, {"optimizer", {{"name", "adamw"}, {"implementation", "fused"}}},
                         {"framework", {{"name", "ddp"}, {"trainer", "transformers"}, {"trainer_version", row.transformers}}}};
   if (model.encoder_decoder) job["decoder_sequence_length"] = kDecoder;
-  nlohmann::json plan = {{"gpu", "a100_sxm_80gb"}, {"gpus_per_node", 1}, {"micro_batch", images ? kImages : kBatch}};
+  nlohmann::json plan = {{"gpu", "a100_sxm_80gb"}, {"gpus_per_node", 1}, {"micro_batch", images ? kImages : kBatch}, {"allocator", {{"expandable_segments", true}}}};   // no rests of segments counted
   if (parts.size() > 2) plan["activation_checkpointing"] = {{"kind", "full"}, {"reentrant", parts[2] == "reentrant"}};
   else plan["activation_checkpointing"] = "none";
   const auto j = job::parse_job(job, ".");

@@ -19,6 +19,8 @@ struct FamilyRow {
 };
 
 std::vector<FamilyRow> family_rows(const std::string& file);
+// The product's name of the family that the row's configuration belongs to.
+std::string family_of(const FamilyRow& row, const std::string& configs);
 // Throws what the product throws for a job it refuses.
 BlockBytes predicted(const FamilyRow& row, const std::string& configs);
 

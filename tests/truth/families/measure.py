@@ -146,8 +146,8 @@ def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scal
     f = (scale if scale is not None else d**-0.5) ** 0.5
     w = torch.matmul(q * f, k.transpose(-2, -1) * f)
     if attn_mask is not None:
-        w = w + (attn_mask if attn_mask.is_floating_point() else torch.where(attn_mask, 0.0, float("-inf")).to(w.dtype))
-    w = torch.softmax(w, -1)
+        w += (attn_mask if attn_mask.is_floating_point() else torch.where(attn_mask, 0.0, float("-inf")).to(w.dtype))
+    w = dropout(torch.softmax(w, -1), dropout_p)
     return torch.matmul(w, v)
 
 
