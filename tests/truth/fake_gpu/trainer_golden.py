@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden peaks of whole training steps with Hugging Face's Trainer on one GPU; run by fake_gpu.py with FAKEGPU_DEVICES=1.
 
-    trainer_golden.py OUT.jsonl [ID_PART]
+    trainer_golden.py OUT.jsonl [PART_OF_ID,...]
 
 One line a case, in the format of README.md: job, plan, peaks a step, versions. Cases that run out of memory say so.
 """
@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallb
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 3
+GPU = {"A100-80": "a100_sxm_80gb", "H100": "h100_sxm_80gb", "RTX4090": "rtx_4090_24gb"}[os.environ["FAKEGPU_DEVICE"]]
 
 
 class Watch(TrainerCallback):
@@ -109,16 +110,16 @@ def cases():
                                "optimizer": {"name": "adamw", "implementation": implementation}, "attention": attention, "loss": "plain",
                                "framework": {"name": "ddp", "trainer": "transformers", "trainer_version": transformers.__version__},
                                "software": {"torch": torch.__version__.split("+")[0]}}
-                        plan = {"gpu": "a100_sxm_80gb", "gpus_per_node": 1, "nodes": 1, "sharding": {"stage": 0}, "micro_batch": micro_batch,
+                        plan = {"gpu": GPU, "gpus_per_node": 1, "nodes": 1, "sharding": {"stage": 0}, "micro_batch": micro_batch,
                                 "gradient_accumulation": accumulation, "activation_checkpointing": checkpointing}
                         yield f"{name}/{precision}/{checkpointing}/{attention}/{implementation}/{micro_batch}x{length}x{accumulation}", job, plan
 
 
 def main():
-    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    wanted = sys.argv[2].split(",") if len(sys.argv) > 2 else [""]
     with open(sys.argv[1], "w") as out:
         for id, job, plan in cases():
-            if wanted not in id:
+            if not any(w in id for w in wanted):
                 continue
             measured = in_process(measure, job, dict(plan, reentrant=False))
             if measured is None:
