@@ -175,7 +175,7 @@ class Floor {
         const Kind& next = kind(order[i + 1]);
         const Keeps next_how = keeps(s_, order[i + 1]);
         const bool stays = (how == Keeps::kAll && saved(*k.tape, k.tape->output)) ||
-                           (next_how == Keeps::kAll ? saved(*next.tape, next.tape->input) : !s_.offload_activations);
+                           (next_how == Keeps::kAll ? saved(*next.tape, next.tape->input) : !s_.offload_activations && s_.recompute_group == 1);
         if (stays) kept += k.output;
         }
       return kept;

@@ -42,6 +42,7 @@ class RankReplay {
       options_.every_block = true;
     }
     order_ = layout.replayed();
+    if (s.recompute_group > 1) options_.every_block = true;
     find_frozen();
     choose_replayed();
   }
@@ -313,7 +314,7 @@ class RankReplay {
         how.collect_policy = true;
       }
       const Handle y = r.forward(g, x, how, how.save ? &saved[k] : nullptr);
-      if (mode == Mode::kKeep) scratch.drop(x);
+      if (mode == Mode::kKeep || (mode == Mode::kRecompute && !starts_recompute(k))) scratch.drop(x);
       x = y;
     }
     // Megatron frees what a stage sent on (deallocate_pipeline_outputs); torch's stages keep it for their backward
@@ -387,13 +388,34 @@ class RankReplay {
       const Handle y = replayed_[k] ? run_.forward(g, x, how, saved) : run_.forward_kept_only(g, x, how, saved);
       run_.watcher = nullptr;
       sharder_->pass_by(k, Pass::kForward);
-      if (mode != Mode::kKeep) inputs_[k] = s_.offload_activations ? t_.make(512, Term::kActivations) : t_.share(x);
+      if (mode != Mode::kKeep && starts_recompute(k)) inputs_[k] = s_.offload_activations ? t_.make(512, Term::kActivations) : t_.share(x);
       t_.drop(x);
       x = y;
       if ((k + 1) % group() == 0 || k + 1 == order_.size()) sharder_->after_forward(k / group());
       if (t_.tracing()) t_.mark(fmt::format("block {} forward", block));
     }
     last_hidden_ = x;
+  }
+
+  bool starts_recompute(std::size_t k) const { return k % static_cast<std::size_t>(s_.recompute_group) == 0; }
+
+  // Blocks up to `last` from the input of the first of their group on, each with all that its backward needs.
+  void recompute_group(std::size_t last) {
+    const std::size_t first = last - last % static_cast<std::size_t>(s_.recompute_group);
+    Handle x = inputs_[first];
+    inputs_[first] = kNone;
+    if (s_.offload_activations) {
+      t_.drop(x);
+      x = t_.make(tape(order_[first]).bytes(tape(order_[first]).input), Term::kActivations);
+    }
+    for (std::size_t k = first; k <= last; ++k) {
+      TapeRunner::Forward how;
+      how.term = Term::kRecomputed;
+      const Handle y = run_.forward(tape(order_[k]), x, how, &saved_[k]);
+      t_.drop(x);
+      x = y;
+    }
+    t_.drop(x);
   }
 
   void loss_and_backward() {
@@ -484,7 +506,9 @@ class RankReplay {
       Saved recomputed;
       Saved* saved = &saved_[k];
       Handle input = kNone;
-      if (mode_of(s_, block) != Mode::kKeep) {
+      if (s_.recompute_group > 1 && mode_of(s_, block) == Mode::kRecompute) {
+        if (starts_recompute(k + 1) || k + 1 == order_.size()) recompute_group(k);   // the others of the group are there then
+      } else if (mode_of(s_, block) != Mode::kKeep) {
         input = inputs_[k];
         inputs_[k] = kNone;
         if (s_.offload_activations) {

@@ -75,6 +75,7 @@ struct Setup {
   enum class Checkpoint : std::uint8_t { kNone, kFull, kEvery, kFirst, kSelectiveOp, kSelectiveModules } checkpoint = Checkpoint::kNone;
   std::int64_t checkpoint_every = 1;
   std::int64_t checkpoint_first = 0, chunk_blocks = 1;   // kFirst: so many blocks of each chunk of a pipeline (Megatron's method "block")
+  std::int64_t recompute_group = 1;     // with kFull: blocks recomputed at once from the input of the first (Megatron's method "uniform")
   std::vector<std::string> recomputed_modules;   // with kSelectiveModules
   bool policy_keeps_abs = false, policy_keeps_reduce_scatter = true, policy_keeps_attention = true;   // torchtitan's save list at its version
   bool policy_keeps_every = false;      // ... without the rule of every second matmul

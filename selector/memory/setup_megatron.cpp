@@ -80,11 +80,18 @@ void set_megatron(Setup& s) {
     if (s.master_bytes > 0) s.master_bytes = bytes_of_word(master, 4) == 4 && s.parameter_bytes == 2 ? 2 : bytes_of_word(master, 4);
     if (!s.job.optimizer.states) s.state_bytes = (bytes_of_word(megatron_word(p, "exp-avg-dtype"), 4) + bytes_of_word(megatron_word(p, "exp-avg-sq-dtype"), 4)) / 2;
   }
-  // transformer_block.py _checkpointed_forward: "block" recomputes the first blocks of each chunk and keeps the others
-  if (const std::int64_t layers = megatron_number(p, "recompute-num-layers"); s.checkpoint == Setup::Checkpoint::kFull && layers > 0 && megatron_word(p, "recompute-method") == "block") {
-    s.checkpoint = Setup::Checkpoint::kFirst;
-    s.checkpoint_first = layers;
-    s.chunk_blocks = std::max<std::int64_t>(1, s.model.block_count() / (s.pp * s.vp));
+  // transformer_block.py _checkpointed_forward: "block" recomputes the first blocks of each chunk and keeps the others, "uniform" keeps
+  // the input of every so many blocks and recomputes them together; tensor_parallel/random.py CheckpointFunction runs a forward to its end
+  if (!s.plan.checkpointing.reentrant) s.reentrant = true;
+  if (const std::int64_t layers = megatron_number(p, "recompute-num-layers"); s.checkpoint == Setup::Checkpoint::kFull && layers > 0) {
+    const std::int64_t chunk = std::max<std::int64_t>(1, s.model.block_count() / (s.pp * s.vp));
+    if (megatron_word(p, "recompute-method") == "block") {
+      s.checkpoint = Setup::Checkpoint::kFirst;
+      s.checkpoint_first = layers;
+      s.chunk_blocks = chunk;
+    } else {
+      s.recompute_group = std::min(layers, chunk);
+    }
   }
   // Transformer Engine's linear layers in FP8 (pytorch/module/base.py quantize_weight, layernorm_linear.py): backward keeps the input
   // column-wise, one byte an element and its scales; a copy of each weight row-wise and column-wise stays from the first micro batch on.

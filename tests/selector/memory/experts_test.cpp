@@ -1,4 +1,4 @@
-// What a mixture-of-experts layer keeps for backward, against transformers' own code (numbers: experts_kept.py beside this file) and
+// What a mixture-of-experts layer keeps for backward, against transformers' own code (numbers: goldens/experts_kept.py) and
 // Megatron's dispatchers.
 #include <gtest/gtest.h>
 

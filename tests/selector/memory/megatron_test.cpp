@@ -37,9 +37,9 @@ json job_of(std::int64_t sequence = 128) {
   return {{"model", "configs/TinyLlama__TinyLlama-1.1B-Chat-v1.0.json"}, {"method", "full"}, {"sequence_length", sequence}, {"precision", "bf16-mixed"}, {"framework", {{"name", "megatron"}}}};
 }
 
-// tests/selector/memory/megatron_parameters.jsonl is made by megatron_parameters.py beside it.
+// goldens/megatron_parameters.jsonl is made by megatron_parameters.py beside it.
 TEST(Megatron, ParametersOfEachRankAreThoseThatMegatronBuilds) {
-  std::istringstream lines(read_file(kHere + "/megatron_parameters.jsonl"));
+  std::istringstream lines(read_file(kHere + "/goldens/megatron_parameters.jsonl"));
   int cases = 0;
   for (std::string line; std::getline(lines, line); ++cases) {
     const json c = json::parse(line);
@@ -204,6 +204,12 @@ TEST(Megatron, BlockRecomputationKeepsTheLaterBlocks) {
   EXPECT_EQ(block(22), peak("full", json::object()));
   EXPECT_EQ(block(100), block(22));
   EXPECT_EQ(peak("full", {{"recompute-method", "uniform"}, {"recompute-num-layers", 1}}), block(22));
+  // groups of blocks: fewer inputs are kept, a whole group is alive when it is recomputed
+  const auto uniform = [&](std::int64_t n) { return peak("full", {{"recompute-method", "uniform"}, {"recompute-num-layers", n}}); };
+  EXPECT_GT(uniform(11), uniform(2));
+  const std::int64_t without = peak("none", json::object()), logits = std::int64_t{8} * 2048 * 32000 * 6;   // 16-bit logits and the fp32 softmax
+  EXPECT_LT(uniform(22), without);
+  EXPECT_GT(uniform(22), without - logits) << "all blocks at once keep what no checkpointing keeps, but the loss is over by then";
   // each block that is recomputed saves the same
   const std::int64_t none = peak("none", json::object()), each = block(1) - block(2);
   EXPECT_GT(each, 0);
