@@ -104,7 +104,12 @@ int TapeWriter::linear(std::size_t index, int x) {
   if (quantized) {
     // bitsandbytes makes the whole weight in compute format, for the product and again for its gradient
     product.forward_temporary = product.backward_temporary = in_features * out_features * A;
-    if (s.dialect.quantized_saves_input) product.saves.push(x);
+    if (s.job.method.quantization == job::DType::kInt8) {
+      // LLM.int8 (bitsandbytes autograd/_functions.py MatMul8bitLt): int8 input, int32 product and its 16-bit form; the input is kept
+      product.forward_temporary = in.elements() + out.elements() * 6;
+      product.saves.push(x);
+    }
+    if (s.dialect.quantized_saves_input && s.job.method.quantization != job::DType::kInt8) product.saves.push(x);
     if (s.quantized_context) tape.context.push_back(tape.base(x));
     if (s.mlp_bytes && op.module.find("mlp") != std::string::npos) out.bytes = s.mlp_bytes;
   } else if (trained) {

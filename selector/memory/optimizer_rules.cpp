@@ -37,7 +37,7 @@ void add_states(const Setup& s, const TrainedTensor& t, std::vector<std::int64_t
   // transformers/trainer.py create_optimizer: 32-bit states for embeddings under bitsandbytes' 8-bit optimizers; for all of them since
   // 4.52, before only where the class is called Adam8bit, which no choice of TrainingArguments gave
   double wider = 1;
-  if (s.low_bit_wide_embeddings && !t.hidden && is_matrix(t) && t.shape[0] == s.model.vocabulary) wider = 4 / s.state_bytes;
+  if (s.low_bit_wide_embeddings && t.embedding) wider = 4 / s.state_bytes;
   for (int i = 0; i < count; ++i) states.push_back(wider == 1 ? t.kept : static_cast<std::int64_t>(static_cast<double>(t.kept) * wider));
 }
 

@@ -11,6 +11,7 @@ struct TrainedTensor {
   std::vector<std::int64_t> shape;     // before any sharding; empty = a vector of adapters
   std::int64_t kept = 0;               // elements that this rank updates
   double share = 1;                    // of the whole, that is
+  bool embedding = false;
   bool hidden = false;                 // a matrix of a block: what Muon and GaLore take; embedding, head and vectors go by AdamW
 };
 

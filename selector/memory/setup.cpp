@@ -121,7 +121,8 @@ void set_method(Setup& s) {
   if (s.quantized) {
     // bitsandbytes: one fp32 scale for 64 weights; double quantisation keeps it in 8 bit with an fp32 scale for 256 of them
     const double scales = m.double_quantization ? 1.0 / 64 + 4.0 / (64 * 256) : 4.0 / 64;
-    s.quantized_bytes = job::bytes_of(m.quantization) + (m.quantization == DType::kInt8 ? 4.0 / 4096 : scales);
+    // LLM.int8: a scale a row; GPTQ (int4): 16-bit scales and packed zeros for groups of 128
+    s.quantized_bytes = job::bytes_of(m.quantization) + (m.quantization == DType::kInt8 ? 4.0 / 4096 : m.quantization == DType::kInt4 ? 2.5 / 128 : scales);
   }
   if (m.kind == job::MethodKind::kLora || m.kind == job::MethodKind::kQlora || m.kind == job::MethodKind::kIa3) {
     s.adapters.any = true;

@@ -109,7 +109,7 @@ UnitSizes unit_sizes(const Setup& s, const model::Block& block, bool table_only)
       const double copy = saved_copy ? s.parameter_bytes / s.adapters.bytes : 1;   // state formats follow the weights'; the setup's is the adapters'
       u.trained_tensors.push_back(static_cast<std::int64_t>(std::llround(static_cast<double>(kept) * copy)));
       u.whole_tensors.push_back(static_cast<std::int64_t>(std::llround(static_cast<double>(e) * copy)));
-      const TrainedTensor t{p.shape, u.trained_tensors.back(), e > 0 ? static_cast<double>(u.trained_tensors.back()) / static_cast<double>(e) : 1, in_body && p.kind == Kind::kMatrix};
+      const TrainedTensor t{p.shape, u.trained_tensors.back(), e > 0 ? static_cast<double>(u.trained_tensors.back()) / static_cast<double>(e) : 1, p.kind == Kind::kEmbedding, in_body && p.kind == Kind::kMatrix};
       add_states(s, t, u.state_tensors);
       u.update_temporary = std::max(u.update_temporary, update_temporary(s, t));
       if (saved_copy) {

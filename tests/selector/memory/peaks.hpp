@@ -59,7 +59,7 @@ inline void expect_peaks(const GoldenCase& c, double tolerance) {
   for (const char* phase : {"forward", "backward", "optimizer_step"}) largest = std::max(largest, c.peaks.at(phase));
   for (const char* phase : {"forward", "backward", "optimizer_step"}) {
     const double measured = c.peaks.at(phase);
-    if (measured < 0.9 * largest) continue;
+    if (measured < 0.9 * largest || (std::string(phase) == "optimizer_step" && measured < c.peaks.at("backward") * 1.01)) continue;   // a step that allocates nothing
     const double ours = replayed.count(phase) ? replayed.at(phase) : 0;
     EXPECT_NEAR(ours / measured, 1, tolerance) << c.name << ", " << phase << ": " << ours / 1048576 << " MiB, measured " << measured / 1048576;
   }

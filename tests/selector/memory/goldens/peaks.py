@@ -14,7 +14,7 @@ def opt_of(opt,params):
     if callable(opt): return opt(params)
     kw={'adamw_foreach':dict(foreach=True),'adamw_fused':dict(fused=True),'adamw_single':dict(foreach=False),'adamw':{}}[opt]
     return torch.optim.AdamW(params,lr=1e-4,**kw)
-def run(method=None, precision="bf16", b=4, s=1024, ckpt=None, autocast=False, opt='adamw_foreach', clip=True, setup=None, dtype=None, cfg='llama_small.json', attn='sdpa', inputs_grad=None, steps=3, accum=1, wrap=None, in_backward=None, keep=False, info=None):
+def run(method=None, precision="bf16", b=4, s=1024, ckpt=None, autocast=False, opt='adamw_foreach', clip=True, setup=None, dtype=None, cfg='llama_small.json', attn='sdpa', inputs_grad=None, steps=3, accum=1, wrap=None, in_backward=None, keep=False, nosync=False, info=None):
     dtype=dtype or (torch.float32 if precision in('fp32','bf16-mixed') else torch.bfloat16)
     res={}
     model=build(HERE+cfg,dtype,attn)
@@ -38,14 +38,18 @@ def run(method=None, precision="bf16", b=4, s=1024, ckpt=None, autocast=False, o
         for micro in range(accum):
             ids=torch.randint(0,100,(b,s),device='cuda'); labels=ids.clone()
             R()
-            with (torch.autocast('cuda',dtype=torch.bfloat16) if autocast else contextlib.nullcontext()):
+            inner=model.no_sync() if nosync and micro+1<accum else contextlib.nullcontext()
+            with inner, (torch.autocast('cuda',dtype=torch.bfloat16) if autocast else contextlib.nullcontext()):
                 out=model(input_ids=ids,labels=labels)
                 loss=out.loss
             w['forward']=max(w['forward'],M())
             if not keep: del out
-            R(); loss.backward(); w['backward']=max(w['backward'],M())
+            sync=model.no_sync() if nosync and micro+1<accum else contextlib.nullcontext()
+            R()
+            with sync: loss.backward()
+            w['backward']=max(w['backward'],M())
         R()
-        if clip: torch.nn.utils.clip_grad_norm_(params,1.0)
+        if clip: model.clip_grad_norm_(1.0) if hasattr(model,'clip_grad_norm_') else torch.nn.utils.clip_grad_norm_(params,1.0)
         w['clip']=M(); R()
         if o is not None: o.step()
         w['optimizer_step']=M()
