@@ -13,9 +13,12 @@ MODELS = {
     "meta-llama__Meta-Llama-3-8B": dict(dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=1024, rope_theta=500000),
     "meta-llama__Meta-Llama-3.1-70B": dict(dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=4096, rope_theta=500000),
     "meta-llama__Llama-2-7b-hf": dict(dim=4096, n_layers=32, n_heads=32),
+    "deepseek-ai__DeepSeek-V2-Lite": dict(dim=2048, inter_dim=10944, moe_inter_dim=1408, n_layers=27, n_dense_layers=1, n_heads=16, q_lora_rank=0, kv_lora_rank=512,
+                                          qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, mscale=0.70, use_flex_attn=False),
 }
-VOCABULARY = {"meta-llama__Llama-2-7b-hf": 32000}
-LLAMA3, LLAMA70, LLAMA2 = MODELS
+EXPERTS = dict(num_experts=64, num_shared_experts=2, top_k=6, score_func="softmax", route_norm=False, score_before_experts=False)
+VOCABULARY = {"meta-llama__Llama-2-7b-hf": 32000, "deepseek-ai__DeepSeek-V2-Lite": 102400}
+LLAMA3, LLAMA70, LLAMA2, DEEPSEEK = MODELS
 
 # commit, then (model, GPUs, tensor parallel, sequence, micro batch, checkpointing, compile, AdamW, reshard[, accumulation])
 CASES = {
@@ -34,7 +37,9 @@ CASES = {
                          (LLAMA3, 8, 1, 2048, 2, "none", "none", "foreach", "default"), (LLAMA3, 8, 2, 8192, 1, "op", "none", "fused", "default"),
                          (LLAMA3, 16, 4, 8192, 2, "none", "none", "fused", "default"), (LLAMA3, 8, 1, 8192, 1, "op", "block", "fused", "default"),
                          (LLAMA3, 8, 1, 8192, 1, "op", "block+loss", "fused", "default"), (LLAMA3, 8, 1, 8192, 1, "full", "block+loss", "fused", "default"),
-                         (LLAMA3, 8, 1, 2048, 2, "none", "block+loss", "fused", "default"), (LLAMA3, 8, 2, 8192, 1, "op", "block", "fused", "default")]),
+                         (LLAMA3, 8, 1, 2048, 2, "none", "block+loss", "fused", "default"), (LLAMA3, 8, 2, 8192, 1, "op", "block", "fused", "default"),
+                         (DEEPSEEK, 64, 1, 4096, 4, "full", "none", "fused", "default"), (DEEPSEEK, 64, 1, 4096, 1, "none", "none", "fused", "default"),
+                         (DEEPSEEK, 64, 1, 4096, 1, "op", "none", "fused", "default")]),
 }
 
 # Triton asks the driver for what the stand-ins do not have.
@@ -43,7 +48,7 @@ int cuCtxGetLimit(unsigned long* v, int l) { *v = 0; return 0; }
 int cuFuncSetCacheConfig(void* f, int c) { return 0; }
 int cuModuleLoadData(void** m, const void* d) { *m = (void*)16; return 0; }
 int cuModuleGetFunction(void** f, void* m, const char* n) { *f = (void*)16; return 0; }
-int cuFuncGetAttribute(int* v, int a, void* f) { *v = a == 4 ? 32 : 0; return 0; }
+int cuFuncGetAttribute(int* v, int a, void* f) { *v = a == 0 ? 1024 : a == 4 ? 32 : 0; return 0; }
 int cuFuncSetAttribute(void* f, int a, int v) { return 0; }
 int cuLaunchKernelEx(void* c, void* f, void** p, void** e) { return 0; }
 int cuPointerGetAttribute(void* out, int a, unsigned long long p) { *(unsigned long long*)out = p; return 0; }
@@ -87,7 +92,7 @@ def unpack(clone, commit, folder):
             open(f"{base}/{f}", "w").write("from dataclasses import dataclass\n@dataclass\nclass BaseModelArgs:\n    _enforced: str = ''\nclass ModelProtocol: pass\n" + anything)
     if package == "torchtitan":
         for where, _, files in os.walk(base):          # packages whose __init__ imports the whole trainer
-            if "__init__.py" in files and not where.endswith(("config", "distributed", "parallelisms")):
+            if "__init__.py" in files and not where.endswith(("config", "distributed", "parallelisms", "models/moe")):
                 open(where + "/__init__.py", "w").close()
     sys.path.insert(0, folder)
     return package
@@ -116,17 +121,23 @@ def run(case, commit, clone):
     fakegpu.rank0_of(gpus)
     from torch.distributed.device_mesh import init_device_mesh
     old = package == "torchtrain"
-    parallelize = first("torchtitan.models.llama3.infra.parallelize", "torchtitan.parallelisms.parallelize_llama") if not old else importlib.import_module("torchtrain.parallelisms.parallelize_llama")
-    code = first("torchtitan.models.llama3.model.model", "torchtitan.models.llama.model") if not old else importlib.import_module("torchtrain.models.llama.model")
-    Args = getattr(code, "TransformerModelArgs", None) or code.ModelArgs
+    experts = model_name == DEEPSEEK
+    family = "deepseek_v3" if experts else "llama3"
+    parallelize = first(f"torchtitan.models.{family}.infra.parallelize", "torchtitan.parallelisms.parallelize_llama") if not old else importlib.import_module("torchtrain.parallelisms.parallelize_llama")
+    code = first(f"torchtitan.models.{family}.model.model", "torchtitan.models.llama.model") if not old else importlib.import_module("torchtrain.models.llama.model")
+    Args = next(getattr(code, n) for n in ("DeepSeekV3ModelArgs", "TransformerModelArgs", "ModelArgs") if hasattr(code, n))
     args = Args(**MODELS[model_name])
+    if experts:
+        from torchtitan.models.moe import MoEArgs
+        args.moe_args = MoEArgs(**EXPERTS)
     args.vocab_size, args.max_seq_len = VOCABULARY.get(model_name, 128256), sequence
     with contextlib.suppress(ImportError):            # cuDNN's attention is not stood in for
         import torchtitan.models.attention as attention
         from torch.nn.attention import SDPBackend
-        attention.ScaledDotProductAttentionWrapper.sdpa_backends = [SDPBackend.FLASH_ATTENTION]
+        attention.ScaledDotProductAttentionWrapper.sdpa_backends = [SDPBackend.EFFICIENT_ATTENTION if experts else SDPBackend.FLASH_ATTENTION]   # heads of two widths
     with torch.device("meta"):
-        model = code.Transformer.from_model_args(args) if hasattr(code.Transformer, "from_model_args") else code.Transformer(args)
+        Model = code.DeepSeekV3Model if experts else code.Transformer
+        model = Model.from_model_args(args) if hasattr(Model, "from_model_args") else Model(args)
     data = "dp" if old else "dp_shard_cp"
     mesh = init_device_mesh("cuda", (gpus // tp, tp), mesh_dim_names=(data, "tp")) if tp > 1 else init_device_mesh("cuda", (gpus,), mesh_dim_names=(data,))
     on = compiled != "none"
@@ -136,11 +147,11 @@ def run(case, commit, clone):
         activation_checkpoint=Loose(mode={"none": "none", "full": "full"}.get(checkpointing, "selective"), selective_ac_option=checkpointing, determinism_check="default",
                                     per_op_sac_force_recompute_mm_shapes_by_fqns=[]),
         model=Loose(converters=[]), quantize=Loose(linear=Loose(float8=Loose(recipe_name=None))), compile=Loose(enable=on, components=["model", "loss"], backend="inductor"))
-    dims = Loose(tp_enabled=tp > 1, dp_shard_enabled=True, dp_enabled=True, fsdp_enabled=True, loss_parallel_enabled=tp > 1, seq_len_divisor=2 * tp, tp=tp, cp=1, world_mesh=mesh)
+    dims = Loose(tp_enabled=tp > 1, dp_shard_enabled=True, dp_enabled=True, fsdp_enabled=True, loss_parallel_enabled=tp > 1, seq_len_divisor=2 * tp, tp=tp, cp=1, ep=1, etp=1, world_mesh=mesh)
     if on:
         import torch._inductor.config
         torch._inductor.config.triton.autotune_pointwise = False   # it would time kernels
-    f = parallelize.parallelize_llama
+    f = parallelize.parallelize_deepseekv3 if experts else parallelize.parallelize_llama
     model = (f(model, mesh, dims, config) if "world_mesh" in inspect.signature(f).parameters else f(model, dims, config)) or model
     model.to_empty(device="cuda")
     with torch.no_grad():
@@ -190,7 +201,7 @@ def line(case, commit, release, measured):
     job = {"model": f"../configs/{model}.json", "method": "full", "sequence_length": sequence, "global_batch_sequences": micro_batch * int(accumulation.split()[0]) * gpus // tp, "precision": "bf16-mixed",
            "optimizer": {"name": "adamw", "implementation": adamw, "states": "fp32"}, "attention": "sdpa", "loss": "plain", "compile": compiled,
            "framework": {"name": "fsdp2", "version": release, "trainer": "torchtitan", "trainer_version": commit}, "software": {"torch": torch.__version__.split("+")[0]}}
-    name = f"titan-{commit}/{next(p for p in model.split('-') if p[-1] in 'Bb' and p[:-1].isdigit())}/{gpus}x{tp}/{micro_batch}x{sequence}/{checkpointing}/{compiled}/{adamw}/{reshard}" + (f"/accumulate {accumulation}" if accumulation != "1" else "")
+    name = f"titan-{commit}/{'deepseek' if model == DEEPSEEK else next(p for p in model.split('-') if p[-1] in 'Bb' and p[:-1].isdigit())}/{gpus}x{tp}/{micro_batch}x{sequence}/{checkpointing}/{compiled}/{adamw}/{reshard}" + (f"/accumulate {accumulation}" if accumulation != "1" else "")
     return {"id": name, "job": job, "plan": plan, "measured": measured, "versions": {"torch": torch.__version__}, "made_by": "titan_golden.py"}
 
 
