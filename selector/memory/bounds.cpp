@@ -36,8 +36,9 @@ bool is_read(const std::string& trainer) {
 
 Bounds bounds_of(const Setup& s) {
   Bounds b;
-  // A run whose DeepSpeed configuration is not shown may have had smaller buckets and gathered less than the defaults do.
-  if (s.engine == Engine::kZero && s.stage >= 1 && s.plan.deepspeed.find("zero_optimization") == s.plan.deepspeed.end() && !s.plan.schedule.reduce_bucket_bytes) b.open_buffers = 0.5;
+  // A run whose DeepSpeed configuration is not shown may have had smaller buckets than the default.
+  if (s.engine == Engine::kZero && s.stage >= 1 && s.plan.deepspeed.find("zero_optimization") == s.plan.deepspeed.end() && !s.plan.schedule.reduce_bucket_bytes)
+    b.open_bytes = s.zero.reduce_bucket * s.parameter_bytes / 2;
   b.known = "read";
   const auto is = [&b](const Class& c) {
     b.below = std::max(b.below, c.below);
@@ -80,9 +81,7 @@ std::int64_t low_bound(const Bounds& b, const StageResult& stage) {
   for (const Term t : {Term::kParameters, Term::kMaster, Term::kOptimizerStates}) certain += stage.terms[static_cast<std::size_t>(t)];
   certain = std::min(certain, stage.allocated_peak);
   const double by_rest = static_cast<double>(certain) + static_cast<double>(stage.allocated_peak - certain) * (1 - b.rest_below);
-  double buffers = 0;
-  for (const Term t : {Term::kReduceBuffers, Term::kGathered, Term::kGatherBuffers}) buffers += static_cast<double>(stage.terms[static_cast<std::size_t>(t)]);
-  return static_cast<std::int64_t>(std::min(by_rest, static_cast<double>(stage.allocated_peak) * (1 - b.below)) - buffers * b.open_buffers);
+  return static_cast<std::int64_t>(std::min(by_rest, static_cast<double>(stage.allocated_peak) * (1 - b.below)) - b.open_bytes);
 }
 
 }  // namespace shardfit::memory

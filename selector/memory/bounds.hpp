@@ -13,7 +13,7 @@ struct Bounds {
   double activations = 0.10;   // of one made of activations: rests on how a trainer's code is written
   double below = 0;            // how far a peak may lie below the estimate where the code is known least
   double rest_below = 0;       // the same of its part that is no state
-  double open_buffers = 0;     // part of buckets and gathered parameters that settings which are not stated could save
+  double open_bytes = 0;       // what settings that are not stated could save
   std::string known;           // the widest of the classes that the job is in: "read" where all of its code is modelled from source
   std::string why;             // what widens them beyond the usual; "" otherwise
 };
