@@ -31,6 +31,11 @@ class Zero12 final : public Sharder, public ModuleWatcher {
       return;
     }
     if (bf16_optimizer_) t_.make(bytes(trained_, 4), Term::kGradients);   // fp32_groups_gradients_flat
+    if (!bf16_optimizer_ && !s_.offload_optimizer && s_.master_bytes > 0) {
+      // the clone that the master copy is cast from; the gradient that initialize_optimizer_states makes and lets go of
+      t_.drop(t_.make(bytes(mine_, s_.parameter_bytes), Term::kLoading));
+      t_.drop(t_.make(bytes(mine_, s_.zero.update_bytes), Term::kLoading));
+    }
     if (s_.offload_optimizer) t_.make(bytes(largest_, s_.parameter_bytes), Term::kSwap);   // temp_grad_buffer_for_gpu_offload
   }
 

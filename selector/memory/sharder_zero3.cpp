@@ -27,6 +27,8 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     // stage3.py _setup_for_real_optimizer: the bucket in its full size, and one flat buffer for this rank's gradients
     if (z_.contiguous) t_.make(bytes(z_.reduce_bucket, z_.communication_bytes), Term::kReduceBuffers);
     if (!s_.offload_optimizer && !s_.offload_gradients) t_.make(bytes(mine_, z_.accumulation_bytes), Term::kGradients);
+    // _create_fp32_partitions clones each sub-group's cast copy; initialize_optimizer_states makes a gradient and lets go of it
+    if (!s_.offload_optimizer && s_.master_bytes > 0) t_.drop(t_.make(bytes(std::min(mine_, z_.sub_group), z_.update_bytes), Term::kLoading));
     // ratio below 1: the sub-groups that stay have the gradient of their update on the device from the start
     if (s_.offload_optimizer) {
       here_ = mine_ * (1 - optimizer_share_off_device(s_, mine_));
