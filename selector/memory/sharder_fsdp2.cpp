@@ -27,10 +27,10 @@ class Fsdp2 : public Sharder {
     const bool last = k + 1 == units.size() && !(s_.split_root && s_.trainer == "torchtitan");
     using R = job::Sharding::Reshard;
     const bool stays = s_.reshard == R::kFalse || (last && s_.reshard == R::kTrue) || s_.pp > 1;
-    if (!stays) {
-      t_.drop(full_[k]);
-      full_[k] = Timeline::kNone;
-    }
+    if (stays) return;
+    if (s_.reshard == R::kOver) part_[k] = t_.make(units[k].gather_bytes / s_.plan.sharding.reshard_over, Term::kGathered);   // to_sharded_post_forward clones it
+    t_.drop(full_[k]);
+    full_[k] = Timeline::kNone;
   }
   void before_backward(std::size_t k) override {
     if (!gathers(s_)) return;
@@ -39,6 +39,8 @@ class Fsdp2 : public Sharder {
       prefetched_ = Timeline::kNone;
       full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
       t_.drop(ag);
+      t_.drop(part_[k]);
+      part_[k] = Timeline::kNone;
     }
     if (k > 0 && full_[k - 1] < 0 && prefetched_ < 0) prefetched_ = t_.make(units[k - 1].gather_bytes, Term::kGatherBuffers, kGather);
   }
@@ -86,7 +88,7 @@ class Fsdp2 : public Sharder {
 
  protected:
   void ensure() {
-    if (full_.size() < units.size()) full_.resize(units.size(), Timeline::kNone);
+    if (full_.size() < units.size()) full_.resize(units.size(), Timeline::kNone), part_.resize(units.size(), Timeline::kNone);
   }
   void reduce(std::size_t key, const GatherUnit& unit, Handles& weights, Timeline::Handle full) {
     if (s_.shard == 1 && !s_.offload_parameters) {   // fully_shard over one rank: nothing to gather or reduce
@@ -145,7 +147,7 @@ class Fsdp2 : public Sharder {
     put(key, shard);
   }
 
-  std::vector<Timeline::Handle> full_;
+  std::vector<Timeline::Handle> full_, part_;   // part_: sharded over fewer ranks between forward and backward
   Timeline::Handle previous_ = Timeline::kNone, prefetched_ = Timeline::kNone, reduce_input_ = Timeline::kNone;
   std::vector<std::pair<std::size_t, GatherUnit>> accumulated_;   // units whose gradients are whole until they are reduced, in order of backward
   bool last_micro_step_ = true;

@@ -46,6 +46,14 @@ TEST(Fsdp2, PipelineStagesHoldWhatTorchHolds) {
   EXPECT_GT(static_cast<double>(m.by_stage[1].allocated_peak - later.by_stage[1].allocated_peak), 4.0 * 8192 * 128256 * 2);
 }
 
+// Re-sharding over 2 of 8 ranks: half of every block stays between forward and backward.
+TEST(Fsdp2, ReshardingOverFewerRanksKeepsParts) {
+  const auto of = [](const json& reshard) { return estimate(json::object(), {{"sharding", {{"reshard_after_forward", reshard}}}, {"activation_checkpointing", "full"}}).allocated_peak; };
+  const double block = 218112000.0 * 2;
+  EXPECT_NEAR(static_cast<double>(of(2) - of("always")) / (32 * block / 2), 1, 0.01);
+  EXPECT_GT(of(false), of(2));
+}
+
 // A traced graph takes the loss as it is written: 12 bytes a logit at its backward, where a compiled one has 4.
 TEST(Fsdp2, GraphsTakeTheLossAsWritten) {
   const auto graph = estimate({{"compile", "graph"}, {"framework", {{"trainer_version", "27aa490"}}}, {"software", {{"torch", "2.12.0"}}}}, json::object());
