@@ -58,6 +58,7 @@ TEST(GoldenSteps, EstimatesMatchTorch) {
         EXPECT_NE(e["fits"].get<std::string>(), "yes") << c.id << " ran out of memory";
         continue;
       }
+      EXPECT_NE(e["fits"].get<std::string>(), "no") << c.id << " ran";
       allocated.add(e["memory"]["allocated_peak"].get<double>(), m["allocated"].get<double>(), c.id);
       reserved.add(e["memory"]["reserved_peak"].get<double>(), m["reserved"].get<double>(), c.id);
     }
