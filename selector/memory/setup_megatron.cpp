@@ -54,7 +54,7 @@ void set_megatron_layout(Setup& s) {
     if (stages > 0) s.vp = stages;
     else if (layers > 0) s.vp = std::max<std::int64_t>(1, s.model.block_count() / (s.pp * layers));
   }
-  s.vp = std::min<std::int64_t>(s.vp, 4096);
+  s.vp = std::min<std::int64_t>(s.vp, 1 << 20);
   s.embedding_as_block = megatron_flag(p, "account-for-embedding-in-pipeline-split");
   s.loss_as_block = megatron_flag(p, "account-for-loss-in-pipeline-split");
   const std::int64_t blocks = s.model.block_count();
@@ -117,6 +117,9 @@ void set_megatron(Setup& s) {
 
 void check_megatron(const Setup& s) {
   const auto& a = s.model.attention;
+  constexpr std::int64_t kMostMultiple = 1 << 20;
+  if (const std::int64_t multiple = megatron_number(s.plan, "make-vocab-size-divisible-by", 128); multiple > kMostMultiple)
+    throw Error("out_of_range", "/plan/megatron/make-vocab-size-divisible-by", fmt::format("a vocabulary padded to a multiple of {}", multiple), fmt::format("give at most {}; Megatron's default is 128", kMostMultiple));
   if (s.sequence_parallel && s.sequence % s.tp != 0)
     refuse("/plan/sequence_parallel", fmt::format("sequences of {} positions do not divide by {} tensor parallel ranks", s.sequence, s.tp), "choose a sequence_length that is a multiple of tensor_parallel x context_parallel");
   if (s.cp > 1 && s.job.sequence_length % (2 * s.cp) != 0)

@@ -170,6 +170,8 @@ TEST(Megatron, WhatItRefusesIsRefusedInOneMessage) {
       {llama, 4, 1, 4, 1, 1, 128, {{"decoder-first-pipeline-num-layers", 5}}, "/plan/pipeline_parallel/degree"},
       {llama, 2, 1, 2, 1, 1, 128, {{"account-for-embedding-in-pipeline-split", true}}, "/plan/pipeline_parallel/degree"},
       {llama, 2, 1, 2, 1, 1, 128, {{"pipeline-model-parallel-layout", "Et*3|t*3L"}}, "/plan/megatron/pipeline-model-parallel-layout"},
+      {llama, 2, 1, 2, 1, 100000, 128, {}, "/plan/pipeline_parallel/degree"},
+      {llama, 1, 1, 1, 1, 1, 128, {{"make-vocab-size-divisible-by", 1e14}}, "/plan/megatron/make-vocab-size-divisible-by"},
       {llama, 2, 1, 1, 2, 1, 128, {}, "/plan/expert_parallel"},
       {mixtral, 6, 1, 1, 6, 1, 128, {}, "/plan/expert_parallel"},
       {mixtral, 8, 2, 1, 8, 1, 128, {}, "/plan/expert_parallel"},
