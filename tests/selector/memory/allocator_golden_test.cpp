@@ -1,5 +1,6 @@
 // The replay of the caching allocator against PyTorch's own: the same pseudo-random allocations and frees must give the same bytes
-// allocated and reserved, to the byte. allocator_golden.jsonl comes from tests/truth/fake_gpu/allocator_golden.py.
+// allocated and reserved, to the byte. allocator_golden.jsonl comes from tests/truth/fake_gpu/allocator_golden.py (torch 2.4, 2.6 and
+// 2.11 give the same).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -102,6 +103,27 @@ TEST(AllocatorGolden, EqualsTorch) {
     replay(golden);
   }
   EXPECT_GE(cases, 60);
+}
+
+// Two steps of a small Llama under DDP, FSDP1 (which records streams) and FSDP2, as PyTorch ran them: tests/truth/fake_gpu/allocator_traces.py.
+TEST(AllocatorGolden, RealStepsEndAtTorchsPeaks) {
+  std::ifstream file(std::string(SHARDFIT_SOURCE_DIR) + "/tests/selector/memory/allocator_traces.jsonl");
+  int cases = 0;
+  for (std::string line; std::getline(file, line); ++cases) {
+    const auto golden = nlohmann::json::parse(line);
+    SCOPED_TRACE(golden["steps"].get<std::string>() + (golden["expandable"].get<int>() != 0 ? " expandable" : ""));
+    CachingAllocator a({.expandable_segments = golden["expandable"].get<int>() != 0, .limit = 0});
+    std::vector<CachingAllocator::Block> made;
+    for (const auto& event : golden["events"]) {
+      const auto e = event.get<std::int64_t>();
+      if (e >= 0) made.push_back(a.allocate(e / 8, static_cast<int>(e % 8)));
+      else if (e % 2 != 0) a.hold(made.at(static_cast<std::size_t>((-e - 1) / 2)));
+      else a.settle(made.at(static_cast<std::size_t>((-e - 2) / 2)));
+    }
+    EXPECT_EQ(a.allocated_peak(), golden["peaks"][0].get<std::int64_t>());
+    EXPECT_EQ(a.reserved_peak(), golden["peaks"][1].get<std::int64_t>());
+  }
+  EXPECT_GE(cases, 6);
 }
 
 }  // namespace
