@@ -111,6 +111,10 @@ void set_megatron(Setup& s) {
   // grouped keys and values are written out for all heads where the scores are (core/transformer/dot_product_attention.py, Transformer
   // Engine's UnfusedDotProductAttention)
   if (s.eager_attention) s.dialect.repeats_kv = true;
+  // Where their softmax kernels do not take the shape (softmax.py and fusions/fused_softmax.py is_kernel_available) or are turned off, torch
+  // computes it in fp32
+  const std::int64_t batches = s.micro_batch * std::max<std::int64_t>(1, s.model.attention.heads / s.tp);
+  s.dialect.softmax_fp32 = megatron_flag(p, "no-masked-softmax-fusion") || s.sequence <= 16 || s.sequence >= 16384 || s.sequence % 8 != 0 || batches % 4 != 0;
   // the products add to the main gradient buffer unless told otherwise; Megatron-FSDP has no whole buffer to add to
   if (megatron_flag(p, "no-gradient-accumulation-fusion") || s.stage == 3) s.dialect.weight_gradient_fused = false;
 }

@@ -11,6 +11,7 @@
 #include "regions/base/files.hpp"
 #include "selector/hardware/device.hpp"
 #include "selector/memory/memory.hpp"
+#include "selector/memory/op_rules.hpp"
 #include "selector/memory/pipeline.hpp"
 #include "selector/memory/rank_replay.hpp"
 #include "selector/model/model.hpp"
@@ -191,6 +192,25 @@ TEST(Megatron, WhatItRefusesIsRefusedInOneMessage) {
       EXPECT_FALSE(e.remedy.empty());
     }
   }
+}
+
+// Numbers: goldens/megatron_layer.py.
+TEST(Megatron, ItsOwnLayersKeepWhatTheyKeepOnThePretendedGpu) {
+  const json llama = {{"model_type", "llama"}, {"architectures", {"LlamaForCausalLM"}}, {"hidden_size", 512}, {"intermediate_size", 2048}, {"num_hidden_layers", 4}, {"num_attention_heads", 8},
+                      {"num_key_value_heads", 2}, {"vocab_size", 50304}, {"max_position_embeddings", 1024}, {"rms_norm_eps", 1e-5}, {"hidden_act", "silu"}, {"tie_word_embeddings", false}};
+  const auto kept = [&](const model::Model& model) {
+    json j = job_of(1024);
+    j["attention"] = "eager";
+    json p = plan_of(1, 1, 1, 1, 1, {{"transformer-impl", "local"}, {"no-masked-softmax-fusion", true}});
+    p["micro_batch"] = 4;
+    const job::Job job = job::parse_job(j, kTruth);
+    const job::Plan plan = job::parse_plan(p);
+    const auto s = make_setup({job, plan, model, hardware::find_device("h100_sxm_80gb", "")});
+    const Tape tape = block_tape(s, model.blocks[0], unit_sizes(s, model.blocks[0]), {.tokens = s.tokens, .encoder_tokens = s.tokens, .sequences = 4, .sequence = s.sequence});
+    return static_cast<double>(tape.saved_bytes() + tape.bytes(tape.input));
+  };
+  EXPECT_NEAR(kept(model::load_model(kTruth + "/models/megatron-gpt-12x512.json")), 306249728, 0.005 * 306249728);
+  EXPECT_NEAR(kept(model::parse_model(llama.dump(), "config.json")), 285769728, 0.005 * 285769728);
 }
 
 TEST(Megatron, BlockRecomputationKeepsTheLaterBlocks) {
