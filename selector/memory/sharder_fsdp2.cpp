@@ -16,10 +16,11 @@ class Fsdp2 : public Sharder {
     if (!gathers(s_)) return;
     ensure();
     if (full_[k] >= 0) return;         // stays from the micro batch before
-    const auto ag = t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
+    const auto ag = gather(k);
     t_.drop(previous_);
     full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
     previous_ = ag;
+    for (std::int64_t i = 1; i <= forward_ahead() && k + static_cast<std::size_t>(i) < units.size(); ++i) gather_ahead(k + static_cast<std::size_t>(i));
   }
   void after_forward(std::size_t k) override {
     if (!gathers(s_)) return;
@@ -35,14 +36,13 @@ class Fsdp2 : public Sharder {
   void before_backward(std::size_t k) override {
     if (!gathers(s_)) return;
     if (full_[k] < 0) {
-      auto ag = prefetched_ >= 0 ? prefetched_ : t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
-      prefetched_ = Timeline::kNone;
+      const auto ag = gather(k);
       full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
       t_.drop(ag);
       t_.drop(part_[k]);
       part_[k] = Timeline::kNone;
     }
-    if (k > 0 && full_[k - 1] < 0 && prefetched_ < 0) prefetched_ = t_.make(units[k - 1].gather_bytes, Term::kGatherBuffers, kGather);
+    for (std::int64_t i = 1; i <= s_.plan.schedule.prefetch_blocks.value_or(1) && static_cast<std::size_t>(i) <= k; ++i) gather_ahead(k - static_cast<std::size_t>(i));
   }
   void after_backward(std::size_t k, Handles& weights) override {
     Timeline::Handle full = gathers(s_) ? full_[k] : Timeline::kNone;
@@ -88,7 +88,7 @@ class Fsdp2 : public Sharder {
 
  protected:
   void ensure() {
-    if (full_.size() < units.size()) full_.resize(units.size(), Timeline::kNone), part_.resize(units.size(), Timeline::kNone);
+    for (auto* list : {&full_, &part_, &ahead_}) list->resize(units.size(), Timeline::kNone);
   }
   void reduce(std::size_t key, const GatherUnit& unit, Handles& weights, Timeline::Handle full) {
     if (s_.shard == 1 && !s_.offload_parameters) {   // fully_shard over one rank: nothing to gather or reduce
@@ -116,6 +116,18 @@ class Fsdp2 : public Sharder {
     keep_shard(key, unit);
   }
 
+  // set_modules_to_forward_prefetch and _backward_prefetch: so many gathers are issued while a unit runs. Without them the next gather of
+  // a forward starts when its unit does, and a backward is one ahead. torchtitan asks for one with expert parallelism since a54725cfa.
+  std::int64_t forward_ahead() const { return s_.plan.schedule.prefetch_blocks.value_or(s_.trainer == "torchtitan" && s_.ep > 1 && s_.age >= 20250818 ? 1 : 0); }
+  Timeline::Handle gather(std::size_t k) {
+    if (ahead_[k] < 0) return t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
+    const auto ag = ahead_[k];
+    ahead_[k] = Timeline::kNone;
+    return ag;
+  }
+  void gather_ahead(std::size_t k) {
+    if (full_[k] < 0 && ahead_[k] < 0) ahead_[k] = t_.make(units[k].gather_bytes, Term::kGatherBuffers, kGather);
+  }
   double reduce_bytes() const { return s_.adapters.any ? s_.adapters.bytes : s_.reduce_bytes; }
   static std::int64_t bytes(std::int64_t elements, double each) { return static_cast<std::int64_t>(static_cast<double>(elements) * each); }
   // torch 2.4 put the input of a reduction on the stream of the reductions too (_fsdp_collectives.py)
@@ -147,8 +159,8 @@ class Fsdp2 : public Sharder {
     put(key, shard);
   }
 
-  std::vector<Timeline::Handle> full_, part_;   // part_: sharded over fewer ranks between forward and backward
-  Timeline::Handle previous_ = Timeline::kNone, prefetched_ = Timeline::kNone, reduce_input_ = Timeline::kNone;
+  std::vector<Timeline::Handle> full_, part_, ahead_;   // part_: sharded over fewer ranks between forward and backward; ahead_: gathered, not yet copied out
+  Timeline::Handle previous_ = Timeline::kNone, reduce_input_ = Timeline::kNone;
   std::vector<std::pair<std::size_t, GatherUnit>> accumulated_;   // units whose gradients are whole until they are reduced, in order of backward
   bool last_micro_step_ = true;
   Timeline::Handle root_[3] = {Timeline::kNone, Timeline::kNone, Timeline::kNone};

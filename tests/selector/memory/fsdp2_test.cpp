@@ -54,6 +54,18 @@ TEST(Fsdp2, ReshardingOverFewerRanksKeepsParts) {
   EXPECT_GT(of(false), of(2));
 }
 
+// Llama-3.1-70B over 64 ranks, torch 2.11 and torchtitan d9bdfbb on the pretended GPU: as it is (one gather ahead in backward), and with
+// set_modules_to_forward_prefetch and _backward_prefetch of three blocks.
+TEST(Fsdp2, GathersAheadAreBuffersOfABlockEach) {
+  const auto of = [](const json& schedule) {
+    return static_cast<double>(estimate({{"model", "configs/meta-llama__Meta-Llama-3.1-70B.json"}, {"sequence_length", 512}, {"software", {{"torch", "2.11.0"}}}, {"framework", {{"trainer_version", "d9bdfbb"}}}},
+                                        {{"nodes", 8}, {"sharding", {{"shard_degree", 64}}}, {"schedule", schedule}})
+                                   .allocated_peak) / kGiB;
+  };
+  EXPECT_NEAR(of(json::object()) / 24.758, 1, 0.02);
+  EXPECT_NEAR(of({{"prefetch_blocks", 3}}) / 27.457, 1, 0.01);
+}
+
 // A traced graph takes the loss as it is written: 12 bytes a logit at its backward, where a compiled one has 4.
 TEST(Fsdp2, GraphsTakeTheLossAsWritten) {
   const auto graph = estimate({{"compile", "graph"}, {"framework", {{"trainer_version", "27aa490"}}}, {"software", {{"torch", "2.12.0"}}}}, json::object());
