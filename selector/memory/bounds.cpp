@@ -17,12 +17,12 @@ struct Class {
   const char* why;
 };
 // clang-format off
-constexpr Class kExperts{"experts", 0.25, 0.10, "routing of tokens to experts is taken as balanced"};
-constexpr Class kUnread{"unread trainer", 0.40, 0.10, "the trainer's code is not modelled"};
+constexpr Class kExperts{"experts", 0.20, 0.10, "routing of tokens to experts is taken as balanced"};
+constexpr Class kUnread{"unread trainer", 0.40, 0.20, "the trainer's code is not modelled"};
 constexpr Class kUndated{"version not stated", 0.15, 0.05, "the trainer's version is not stated"};
-constexpr Class kCollectives{"tensor-parallel collectives", 0.30, 0.05, "collectives of tensor parallelism hold buffers while the CPU runs ahead"};
+constexpr Class kCollectives{"tensor-parallel collectives", 0.25, 0.10, "collectives of tensor parallelism hold buffers while the CPU runs ahead"};
 constexpr Class kEngine{"engine without a profile", 0.20, 0.10, "the engine has no profile"};
-constexpr Class kGraph{"graph compiler", 0.65, 0.10, "a graph compiler decides what is kept"};
+constexpr Class kGraph{"graph compiler", 0.75, 0.10, "a graph compiler decides what is kept"};
 constexpr Class kLoop{"unnamed loop", 0.40, 0.25, "the training loop is not named"};
 // clang-format on
 
