@@ -28,7 +28,7 @@ constexpr FamilyCode kFamilies[] = {
     {.family = "gpt2", .softmax_fp32 = false},
     {.family = "glm", .rope_concatenates = true},
     {.family = "gpt_neo", .scores_fp32 = true},
-    {.family = "gpt_neox", .rope_concatenates = true},
+    {.family = "gpt_neox", .softmax_fp32_since = 449, .rope_concatenates = true},
     {.family = "gpt_oss", .rms = NormStyle::kUpcastWeight, .softmax_fp32 = false, .rope_concatenates = true},
     {.family = "gptj", .scores_fp32 = true},
     {.family = "llama4", .softmax_fp32 = false},

@@ -1,5 +1,7 @@
 // The loss as each trainer writes it: which copies of the logits exist at once.
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "selector/memory/setup.hpp"
 
@@ -69,15 +71,17 @@ LossRules loss_rules(const Setup& s) {
     }
   } else if (s.trainer == "transformers" || s.trainer == "axolotl" || s.trainer == "accelerate") {
     const bool masked = type == "bert" || type == "roberta";
-    if (masked || ((type == "gpt_bigcode" || type == "gpt2") && s.age < 449)) {
-      // CrossEntropyLoss on the logits as they are; gpt2 and gpt_bigcode took loss/loss_utils.py in 4.48.3
+    // CrossEntropyLoss on the logits as they are, shifted (read in 4.40.2, 4.45.2, 4.46.3, 4.48.1); loss/loss_utils.py from
+    // 4.48.3 on, gpt_neox after that
+    static constexpr std::string_view kOwnLoss[] = {"gpt2", "gpt_bigcode", "gpt_neox", "stablelm", "opt", "bloom", "mpt", "falcon", "dbrx"};
+    const std::string_view version = s.job.framework.trainer_version;
+    const bool patched = version.starts_with("4.48.") && version.size() > 5 && version[5] >= '3';
+    const bool own = (type == "gpt_neox" ? s.age < 449 : s.age < 449 && !patched) && std::find(std::begin(kOwnLoss), std::end(kOwnLoss), type) != std::end(kOwnLoss);
+    if (masked || own) {
       r.holds_logits = true;
       r.shift_copy = !masked;
-      r.through_backward = !masked ? s.compute_bytes : 0;   // the Trainer's `outputs` outlive backward
-    } else if (s.age < 445) {            // modeling_llama.py: logits.float() in the model from 4.2x on, shifted copies
-      r.to_float = type == "llama" || type == "mistral" ? Float::kModel : Float::kNone;
-      r.holds_float = r.shift_copy = true;
-    } else if (s.age < 447) {
+      if (type == "gpt2" || type == "gpt_bigcode") r.through_backward = s.compute_bytes;   // the Trainer's `outputs` outlive backward
+    } else if (s.age < 447) {            // modeling_llama.py and the others: logits.float() in the model, shifted copies
       r.to_float = Float::kModel;
       r.holds_float = r.shift_copy = true;
     } else {
