@@ -51,12 +51,14 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   std::vector<std::size_t> fullest_blocks() const override { return gathers_ ? calls_->fullest_blocks(recorded_.live) : std::vector<std::size_t>(); }
   void begin_micro_step(bool last) override {
     last_ = last;
+    backward_ = false;
     if (!gathers_) return;
     plan_ = started_ ? &recorded_ : &first_;
     if (started_) gather_persistent();
     started_ = true;
     cursor_ = 0;
   }
+  void begin_backward() override { backward_ = true; }
   bool takes_gradients() const override { return true; }
 
   ModuleWatcher* watch(std::size_t block, Pass pass) override {
@@ -263,15 +265,11 @@ class Zero3 final : public Sharder, public ModuleWatcher {
       second_[at] = s_.offload_parameters ? Timeline::kNone
                                           : t_.make(bytes(std::ceil(elements / static_cast<double>(z_.second_shard)), it.quantized ? 1 : it.bytes), Term::kParameters);
     }
-    if (z_.weights_saved_whole && s_.checkpoint == Setup::Checkpoint::kNone) {
+    if (z_.weights_saved_whole && s_.checkpoint == Setup::Checkpoint::kNone && parameter(p).linear) {
       // torch's own linear keeps a view of the weight from the forward to its backward
       auto& saved = saved_[at];
-      if (saved >= 0) {
-        t_.drop(saved);
-        saved = Timeline::kNone;
-      } else {
-        saved = t_.share(data_[at]);
-      }
+      t_.drop(saved);
+      saved = backward_ ? Timeline::kNone : t_.share(data_[at]);
     }
     t_.drop(data_[at]);
     data_[at] = Timeline::kNone;
@@ -363,7 +361,7 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   std::unique_ptr<ZeroCalls> calls_;
   ZeroTrace::Plan first_, recorded_;
   const ZeroTrace::Plan* plan_ = nullptr;
-  bool started_ = false, last_ = true;
+  bool started_ = false, last_ = true, backward_ = false;
   std::size_t block_ = 0;              // that is watched
   Pass pass_ = Pass::kForward;
   std::int32_t cursor_ = 0;

@@ -123,6 +123,7 @@ std::int32_t ZeroCalls::number(const model::Block& block, const UnitSizes& sizes
     if (s_.tp > 1 && from.kind != model::Parameter::Kind::kNorm) p.elements = (p.elements + s_.tp - 1) / s_.tp;
     if (s_.ep > 1 && from.kind == model::Parameter::Kind::kExpert) p.elements = (p.elements + s_.ep - 1) / s_.ep;
     p.trained = sizes.roles[i].trainable;
+    p.linear = from.kind == model::Parameter::Kind::kMatrix && &block != &s_.model.embedding;
     p.quantized = zero.quantized_frozen && !p.trained;
     p.bytes = sizes.roles[i].quantized ? s_.quantized_bytes : s_.parameter_bytes;
     add(p, static_cast<double>(p.elements));

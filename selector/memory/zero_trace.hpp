@@ -15,6 +15,7 @@ struct TraceParameter {
   double bytes = 2;            // an element, gathered
   bool persists = false;       // stays gathered between steps (stage3_param_persistence_threshold)
   bool trained = true;
+  bool linear = false;         // the weight of a linear layer
   bool swapped = false;        // this rank's part lies on NVMe and comes through a swap buffer
   bool quantized = false;      // kept and gathered in 8 bit (zero_quantized_nontrainable_weights)
 };

@@ -1,5 +1,5 @@
-// DeepSpeed's own code against the replay. deepspeed_runs.jsonl: what tests/truth/deepspeed/run_deepspeed.py measured (DeepSpeed 0.19.8,
-// torch 2.6, transformers 4.51.3 on a CUDA runtime whose kernels do nothing, so the caching allocator is the real one); "rank" is the
+// DeepSpeed's own code against the replay. deepspeed_runs.jsonl: what tests/truth/deepspeed/run_deepspeed.py measured (DeepSpeed 0.19.8
+// and 0.16.4, torch 2.6, transformers 4.51.3 on a CUDA runtime whose kernels do nothing, so the caching allocator is the real one); "rank" is the
 // rank that ran, the last one for stages 1 and 2. zero_trace.txt: elements gathered after each fetch of the coordinator in the second
 // step of the case "z3-auto", as PartitionedParameterCoordinator counts them.
 #include <gtest/gtest.h>
