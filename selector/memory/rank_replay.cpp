@@ -290,8 +290,12 @@ class RankReplay {
     std::vector<Handle> held;
     if (held_bytes_.empty())
       for (const auto& chunk : layout_.held) held_bytes_.push_back(bytes_in_flight(chunk.blocks));
-    for (std::size_t c = 0; c < layout_.held.size(); ++c)
-      for (std::int64_t i = 0; i < layout_.held[c].count; ++i) held.push_back(t_.make(held_bytes_[c], Term::kActivations));
+    // Beyond what any pipeline holds, several as one block: a replay of millions would not end.
+    constexpr std::int64_t kMostBlocks = 1024;
+    for (std::size_t c = 0; c < layout_.held.size(); ++c) {
+      const std::int64_t count = layout_.held[c].count, blocks = std::min(count, kMostBlocks);
+      for (std::int64_t i = 0; i < blocks; ++i) held.push_back(t_.make(held_bytes_[c] * (count * (i + 1) / blocks - count * i / blocks), Term::kActivations));
+    }
     return held;
   }
 

@@ -148,6 +148,11 @@ TEST(EstimateFuzz, FoundBefore) {
            R"({"model_type":"t5","d_model":768,"d_kv":64,"d_ff":3072,"num_layers":12,"num_heads":12,"vocab_size":29096,"feed_forward_proj":"gelu","is_gated_act":true})",
        })
     EXPECT_TRUE(answered([&] { EXPECT_GT(model::parse_model(config, "config.json").parameters(), 0); })) << config;
+  // a pipeline that holds a million micro batches
+  const auto m = model::parse_model(read_file(kTruth + "configs/openai-community__gpt2.json"), "config.json");
+  const auto job = job::parse_job({{"model", "config.json"}, {"method", "full"}, {"sequence_length", 8}, {"precision", "bf16-mixed"}, {"framework", {{"name", "megatron"}}}}, "/tmp", "/job");
+  const auto plan = job::parse_plan({{"gpu", "h100_sxm_80gb"}, {"gpus_per_node", 2}, {"gradient_accumulation", 1 << 20}, {"pipeline_parallel", {{"degree", 2}, {"schedule", "gpipe"}}}}, "/plan");
+  EXPECT_TRUE(answered([&] { estimate(job, plan, m); }));
 }
 
 // The whole road of one case: model, job, plan, estimate.

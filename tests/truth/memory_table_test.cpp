@@ -133,8 +133,8 @@ TEST(MemoryTable, AllocatedPeaksOfQualityA) {
   const auto wanted = [](const Row& r) { return r.quality == "A" && r.allocated; };
   const auto errors = collect(wanted);
   ASSERT_GT(errors.size(), 60u);
-  EXPECT_LE(quantile(errors, 0.5), 0.007);
-  EXPECT_LE(quantile(errors, 0.9), 0.023);
+  EXPECT_LE(quantile(errors, 0.5), 0.006);
+  EXPECT_LE(quantile(errors, 0.9), 0.022);
   const auto signed_errors = collect(wanted, false);
   EXPECT_LE(std::count_if(signed_errors.begin(), signed_errors.end(), [](double e) { return e < -0.03; }), static_cast<long>(errors.size() * 5 / 100));
   int below = 0;
@@ -146,7 +146,7 @@ TEST(MemoryTable, AllocatedPeaksOfQualityA) {
 TEST(MemoryTable, ReservedAndDevicePeaksOfQualityA) {
   const auto wanted = [](const Row& r) { return r.quality == "A" && !r.allocated; };
   EXPECT_LE(quantile(collect(wanted), 0.5), 0.031);
-  EXPECT_LE(quantile(collect(wanted), 0.9), 0.145);
+  EXPECT_LE(quantile(collect(wanted), 0.9), 0.14);
   EXPECT_LE(std::fabs(quantile(collect(wanted, false), 0.5)), 0.01);
 }
 
