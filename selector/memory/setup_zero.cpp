@@ -167,8 +167,10 @@ void set_zero(Setup& s) {
   zero.gathers_one_by_one = z.flag("stage3_allgather_sequential", false);
   if (zero.gathers_one_by_one) zero.prefetch_bucket = 1;     // engine.py _configure_zero_optimizer
   zero.gathers_by_all_reduce = z.flag("stage3_use_all_reduce_for_fetch_params", false);
-  // partition_parameters.py: before 0.19.4 only models made under zero.Init got it, as the Trainer makes them
+  // partition_parameters.py: before 0.19.4 only models made under zero.Init get it, as from_pretrained makes them for the Trainer
   zero.weights_saved_whole = !z.flag("memory_efficient_linear", true);
+  if (s.stage == 3 && !s.colossal && zero.release < 1904 && !zero.weights_saved_whole && s.checkpoint == Setup::Checkpoint::kNone)
+    s.assumed.emplace_back("deepspeed: the model is made under zero.Init (made outside of it, it needs what memory_efficient_linear=false needs)");
   zero.granularity = z.number("stage3_module_granularity_threshold", 0);
   zero.consolidates_on_save = s.stage == 3 && (z.flag("stage3_gather_16bit_weights_on_model_save", false) || z.flag("stage3_gather_fp16_weights_on_model_save", false));
   if (const auto* leaf = z.find("leaf_module"); leaf && leaf->is_object())

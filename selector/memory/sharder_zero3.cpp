@@ -11,6 +11,7 @@ namespace shardfit::memory {
 namespace {
 
 constexpr double kNormBytes = 8;        // norms are taken of a copy in fp64
+constexpr int kReleasesLeftovers = 1903;  // parameter_offload.py release_backward_leftovers; before, they stay to the step
 
 std::int64_t bytes(double elements, double each) { return static_cast<std::int64_t>(elements * each); }
 
@@ -41,7 +42,7 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     calls_ = std::make_unique<ZeroCalls>(s_, walk);
     const auto& trace = calls_->trace();
     first_ = trace.first_step();
-    recorded_ = trace.recorded({z_.prefetch_bucket, z_.max_live, z_.max_reuse, z_.parameter_buffers}, true);
+    recorded_ = trace.recorded(limits(), true);
     held_by_.assign(trace.parameters.size(), kNobody);
     data_.assign(trace.parameters.size(), Timeline::kNone);
     if (z_.second_shard > 1) second_.assign(trace.parameters.size(), Timeline::kNone);
@@ -54,7 +55,10 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     backward_ = false;
     if (!gathers_) return;
     plan_ = started_ ? &recorded_ : &first_;
-    if (started_) gather_persistent();
+    if (started_) {
+      gather_persistent();
+      start_with_leftovers();
+    }
     started_ = true;
     cursor_ = 0;
   }
@@ -99,7 +103,7 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   void end_backward() override {
     if (gathers_) {
       advance(2 * calls_->trace().size());
-      release_leftovers();
+      if (z_.release >= kReleasesLeftovers) release_leftovers();
     }
     reduce();
   }
@@ -167,6 +171,24 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     issue(plan_->own(entry));
     for (const auto p : calls_->trace().needs(entry)) wait(p);
     issue(plan_->ahead(entry));
+  }
+  TraceLimits limits() const { return {z_.prefetch_bucket, z_.max_live, z_.max_reuse, z_.parameter_buffers}; }
+
+  // A micro step that begins with what the one before left.
+  void start_with_leftovers() {
+    if (z_.release >= kReleasesLeftovers) return;
+    const auto& parameters = calls_->trace().parameters;
+    std::vector<char> start(parameters.size(), 0);
+    double more = 0;
+    for (std::size_t p = 0; p < start.size(); ++p) {
+      start[p] = parameters[p].persists || data_[p] >= 0;
+      if (start[p] && !parameters[p].persists) more += static_cast<double>(parameters[p].elements);
+    }
+    if (more <= 0) return;
+    // the same releases start to count at zero with each step, the others with each micro step (reset_step)
+    if (start != start_) following_ = calls_->trace().recorded(limits(), false, start, ZeroCalls::counts_twice(s_) ? more : 0);
+    start_ = std::move(start);
+    plan_ = &following_;
   }
   const TraceParameter& parameter(std::int32_t p) const { return calls_->trace().parameters[static_cast<std::size_t>(p)]; }
 
@@ -359,7 +381,8 @@ class Zero3 final : public Sharder, public ModuleWatcher {
   double mine_ = 0, largest_ = 0, here_ = 0;       // elements; `here_` updated on the device beside an offloaded optimizer
 
   std::unique_ptr<ZeroCalls> calls_;
-  ZeroTrace::Plan first_, recorded_;
+  ZeroTrace::Plan first_, recorded_, following_;
+  std::vector<char> start_;                        // that `following_` begins with
   const ZeroTrace::Plan* plan_ = nullptr;
   bool started_ = false, last_ = true, backward_ = false;
   std::size_t block_ = 0;              // that is watched

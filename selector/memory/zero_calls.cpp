@@ -87,7 +87,7 @@ void ZeroCalls::choose_blocks() {
     if (b.kind != walk_.blocks.front().kind || b.recomputed != walk_.blocks.front().recomputed) return;
     elements = std::max(elements, b.sizes->elements);
   }
-  if (elements <= 0) return;
+  if (elements <= 0 || (walk_.blocks.front().recomputed && keeps_recomputed())) return;
   const double reach = std::max(s_.zero.max_live, s_.zero.max_reuse) + s_.zero.prefetch_bucket;
   const double ends = std::ceil(reach / static_cast<double>(elements)) + 1 + kEnds;
   if (2 * ends >= static_cast<double>(n)) return;
@@ -169,6 +169,8 @@ void ZeroCalls::add_forward(const ModelWalk::Step& step, std::int32_t base, Plac
 void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Layout* layout) {
   const auto& modules = step.tape->modules;
   const std::int32_t start = trace_.size();
+  const bool stays = step.recomputed && keeps_recomputed();
+  const auto whole_call = stays ? ZeroTrace::Entry::kCallOnly : ZeroTrace::Entry::kCall;
   Place again, back;
   again.modules.assign(modules.size(), {});
   back.modules.assign(modules.size(), {});
@@ -176,7 +178,7 @@ void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Lay
     if (step.recomputed) add_forward(step, base, nullptr);
     TapeModule whole;
     for (std::size_t i = 0; i < step.block->parameters.size(); ++i) whole.parameters.push_back(static_cast<int>(i));
-    const auto e = trace_.add(ids_of(whole, base));
+    const auto e = trace_.add(ids_of(whole, base), whole_call);
     std::fill(again.modules.begin(), again.modules.end(), Marks{0, 0});
     std::fill(back.modules.begin(), back.modules.end(), Marks{2 * (e - start), 2 * (e - start)});
   } else {
@@ -193,12 +195,12 @@ void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Lay
     }
     for (const std::size_t i : backward_order(modules)) {
       const bool opens = pending && !modules[i].parameters.empty();
-      const auto e = trace_.add(ids_of(modules[i], base), opens ? ZeroTrace::Entry::kCallOnly : ZeroTrace::Entry::kCall);
+      const auto e = trace_.add(ids_of(modules[i], base), opens ? ZeroTrace::Entry::kCallOnly : whole_call);
       back.modules[i] = {2 * (e - start), 2 * (e - start) + 1};
       if (!opens) continue;
       recompute(i);
       pending = false;
-      back.modules[i].release = 2 * (trace_.add(ids_of(modules[i], base), ZeroTrace::Entry::kReturnOnly) - start) + 1;
+      if (!stays) back.modules[i].release = 2 * (trace_.add(ids_of(modules[i], base), ZeroTrace::Entry::kReturnOnly) - start) + 1;
     }
   }
   if (!layout) return;

@@ -32,6 +32,12 @@ class ZeroCalls {
   // The blocks in whose forward and backward most elements are gathered; `live` by call, of the recorded plan.
   std::vector<std::size_t> fullest_blocks(const std::vector<double>& live) const;
 
+  // parameter_offload.py of 0.16.0 to 0.16.7 (since #6726, until #7258) counts ds_grads_remaining up in the forward and again in its
+  // recomputation, but down only once: within a checkpoint that is not re-entrant the hook behind a module's backward never fires, and
+  // what it gathered stays to the step.
+  bool keeps_recomputed() const { return !s_.reentrant && counts_twice(s_); }
+  static bool counts_twice(const Setup& s) { return s.zero.release >= 1600 && s.zero.release < 1608; }
+
   double untraced_persistent() const { return untraced_persistent_; }   // elements of blocks left out
   double untraced() const { return untraced_; }
 

@@ -33,7 +33,7 @@ ZeroTrace::Plan ZeroTrace::first_step() const {
   return plan;
 }
 
-ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) const {
+ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live, const std::vector<char>& start, double live) const {
   Plan plan;
   const std::int32_t n = size();
   plan.own_begin.reserve(called_begin_.size());
@@ -60,10 +60,13 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live) c
   }
 
   std::vector<char> available(parameters.size(), 0);
-  for (std::size_t p = 0; p < parameters.size(); ++p) available[p] = parameters[p].persists;
   Ids fetched_for(parameters.size(), std::numeric_limits<std::int32_t>::min());
   std::size_t queue = 0;               // next use in the trace that has not been taken
-  double live = 0, buffers = 0;        // elements gathered, swap buffers in use
+  double buffers = 0;                  // swap buffers in use
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    available[p] = start.empty() ? parameters[p].persists : start[p];
+    if (available[p] && !parameters[p].persists && parameters[p].swapped) buffers += 1;
+  }
   for (std::int32_t e = 0; e < n; ++e) {
     plan.own_begin.push_back(static_cast<std::int32_t>(plan.own_ids.size()));
     plan.ahead_begin.push_back(static_cast<std::int32_t>(plan.ahead_ids.size()));

@@ -57,7 +57,8 @@ class ZeroTrace {
   };
   Span needs(std::int32_t entry) const { return span(called_, called_begin_, entry); }
   Plan first_step() const;
-  Plan recorded(const TraceLimits& limits, bool with_live = false) const;
+  // `start`: what is gathered when the micro step begins, by parameter; empty: what persists. `live`: elements it counts as gathered then.
+  Plan recorded(const TraceLimits& limits, bool with_live = false, const std::vector<char>& start = {}, double live = 0) const;
 
  private:
   static Span span(const Ids& values, const Ids& begin, std::int32_t entry) {
