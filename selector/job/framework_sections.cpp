@@ -1,6 +1,7 @@
 #include "selector/job/framework_sections.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 
 #include "regions/base/error.hpp"
@@ -185,6 +186,38 @@ int apply_deepspeed(Plan& plan, const std::string& where) {
   return stage ? static_cast<int>(*stage) : -1;
 }
 
+// One class or several, as a list or with commas between.
+std::vector<std::string> class_names(ObjectReader& r, const std::string& key, const Json& v) {
+  if (v.is_array()) return *r.strings(key);
+  if (!v.is_string()) throw Error("wrong_type", r.at(key), "a class or a list of classes is needed, not " + brief(v));
+  std::vector<std::string> names(1);
+  for (const char c : v.get<std::string>()) {
+    if (c == ',') names.emplace_back();
+    else if (c != ' ') names.back() += c;
+  }
+  names.erase(std::remove(names.begin(), names.end(), std::string()), names.end());
+  return names;
+}
+
+// accelerate (utils/dataclasses.py, set_auto_wrap_policy) and TrainingArguments: a size alone means wrapping by size.
+void apply_wrapping(Plan& plan, ObjectReader& r, const std::string& policy_key, const std::string& classes_key, const std::string& size_key) {
+  const std::int64_t least = stated(r, size_key.c_str()) ? whole(r, size_key.c_str()).value_or(0) : 0;
+  const Json* classes = stated(r, classes_key.c_str());
+  if (classes) plan.schedule.unit_classes = class_names(r, classes_key, *classes);
+  const Json* policy = stated(r, policy_key.c_str());
+  std::string word = policy && policy->is_string() ? policy->get<std::string>() : "";   // also torch's names of its policies
+  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (word == "no_wrap") {
+    plan.schedule.unit_classes.clear();
+    plan.schedule.unit_least_parameters = kNoWrap;
+  } else if (word.rfind("size_based", 0) == 0 || (!policy && !classes && least > 0)) {
+    plan.schedule.unit_classes.clear();
+    plan.schedule.unit_least_parameters = least > 0 ? least : 100'000'000;   // torch/distributed/fsdp/wrap.py
+  } else if (policy && !policy->is_boolean() && word.find("wrap") == std::string::npos) {   // TRANSFORMER_BASED_WRAP and the like: by block
+    plan.schedule.unit_classes = class_names(r, policy_key, *policy);
+  }
+}
+
 int apply_fsdp(Plan& plan, const std::string& where) {
   if (plan.fsdp.empty()) return -1;
   ObjectReader r(plan.fsdp, where);
@@ -241,7 +274,7 @@ int apply_fsdp(Plan& plan, const std::string& where) {
     }
   if (const auto key = either("limit_all_gathers"); stated(r, key.c_str()))
     plan.schedule.limit_gathers = r.boolean(key);
-  if (const auto key = either("min_num_params"); stated(r, key.c_str())) (void)whole(r, key.c_str());
+  apply_wrapping(plan, r, either("auto_wrap_policy"), either("transformer_layer_cls_to_wrap"), either("min_num_params"));
   if (const auto key = either("bucket_cap_mb"); stated(r, key.c_str())) (void)r.number(key, 0, 1e9);
   return stage;
 }

@@ -47,9 +47,12 @@ struct Offload {
   }
 };
 
+inline constexpr std::int64_t kNoWrap = std::int64_t{1} << 62;
+
 struct GatherSchedule {                     // absent members: the framework's default
   std::optional<std::int64_t> unit_blocks;  // "unit": k; "block" = 1
   std::vector<std::string> unit_classes;    // "unit": ["LlamaDecoderLayer", ...]
+  std::optional<std::int64_t> unit_least_parameters;  // fsdp: min_num_params of a wrapping by size; kNoWrap = all is one unit
   std::optional<std::int64_t> prefetch_blocks, prefetch_bytes, gather_bucket_bytes, reduce_bucket_bytes,
       keep_resident_below;
   std::optional<bool> limit_gathers;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "selector/hardware/device.hpp"
+#include "selector/memory/gather_parts.hpp"
 #include "selector/memory/host_terms.hpp"
 #include "selector/memory/optimizer_rules.hpp"
 #include "selector/memory/overheads.hpp"
@@ -82,6 +83,16 @@ class RankReplay {
 
  private:
   using Handle = Timeline::Handle;
+  struct Flat {                         // what goes into a flat parameter
+    const model::Block* block = nullptr;
+    const UnitSizes* sizes = nullptr;
+    bool of_root = false;
+  };
+  struct PartBlock {
+    PartBlock(const Setup& s, model::Block b) : block(std::move(b)), sizes(unit_sizes(s, block)) {}
+    model::Block block;
+    UnitSizes sizes;
+  };
   static constexpr Handle kNone = Timeline::kNone;
 
   int kind(std::int64_t block) const { return sizes_.kind(block); }
@@ -181,12 +192,7 @@ class RankReplay {
         t_.drop(full[i]);
       }
     } else if (!s_.offload_parameters && s_.engine == Engine::kFsdp1 && sharded && s_.shard > 1) {
-      for (auto b : layout_.blocks) load_flat({&sizes_.block(s_, kind(b))}, {&unit(b)}, mine[mine_index_++]);
-      std::vector<const model::Block*> parts;
-      std::vector<const UnitSizes*> sizes;
-      if (holds_embedding()) parts.push_back(&s_.model.embedding), sizes.push_back(&sizes_.embedding_of(layout_));
-      if (layout_.last) parts.push_back(&s_.model.head), sizes.push_back(&sizes_.head);
-      load_flat(parts, sizes, mine.back());
+      load_flat_units();
     } else if (!s_.offload_parameters && flattened_on_device(all)) {
       load_and_flatten(all);
     } else if (!s_.offload_parameters) {
@@ -262,23 +268,55 @@ class RankReplay {
     for (auto h : tensors) t_.drop(h);
   }
 
+  void load_flat_units() {
+    std::map<int, std::vector<Flat>> split;   // by kind of block: its units, the last what the root has of it
+    std::vector<Flat> root;
+    for (auto b : layout_.blocks) {
+      if (!s_.gather_parts) {
+        load_flat({{&sizes_.block(s_, kind(b)), &unit(b)}});
+        continue;
+      }
+      auto& units = split[kind(b)];
+      if (units.empty()) {
+        const auto& block = sizes_.block(s_, kind(b));
+        const auto parts = gather_parts(s_, block);
+        for (int p = 0; p <= parts.count; ++p) part_blocks_.push_back(std::make_unique<PartBlock>(s_, part_of_block(block, parts.of, p < parts.count || parts.whole ? p : BlockParts::kRoot)));
+        for (int p = 0; p <= parts.count; ++p) {
+          const auto& it = *part_blocks_[part_blocks_.size() - static_cast<std::size_t>(parts.count + 1 - p)];
+          units.push_back({&it.block, &it.sizes, p == parts.count && !parts.whole});
+        }
+      }
+      for (const auto& u : units)
+        if (u.of_root) root.push_back(u);
+        else load_flat({u});
+    }
+    const bool apart = s_.split_root;
+    if (holds_embedding()) root.push_back({&s_.model.embedding, &sizes_.embedding_of(layout_)});
+    if (apart && holds_embedding()) load_flat({root.back()}), root.pop_back();
+    if (layout_.last) root.push_back({&s_.model.head, &sizes_.head});
+    if (apart && layout_.last) load_flat({root.back()}), root.pop_back();
+    if (!root.empty()) load_flat(root);
+  }
+
   // FSDP1 wraps from the inside out (torch/distributed/fsdp/_init_utils.py): a unit's tensors come to the device, are broadcast from
   // rank 0 in buckets of 250 MB, concatenated into a flat parameter, and the rank's part of that is kept. What this leaves in the
   // allocator's cache the step uses again.
-  void load_flat(const std::vector<const model::Block*>& parts, const std::vector<const UnitSizes*>& sizes, std::int64_t shard) {
+  void load_flat(const std::vector<Flat>& parts) {
     constexpr std::int64_t kBucket = 250LL << 20;
     std::vector<Handle> tensors;
-    std::int64_t whole = 0, bucket = 0, largest_bucket = 0;
-    for (std::size_t j = 0; j < parts.size(); ++j)
-      for (std::size_t i = 0; i < parts[j]->parameters.size(); ++i) {
-        const double each = sizes[j]->roles[i].quantized ? s_.quantized_bytes : s_.parameter_bytes;
-        const std::int64_t bytes = scaled(parts[j]->parameters[i].elements(), each);
+    std::int64_t whole = 0, bucket = 0, largest_bucket = 0, shard = 0;
+    for (const auto& part : parts) {
+      shard += part.sizes->rest_shard_bytes;
+      for (std::size_t i = 0; i < part.block->parameters.size(); ++i) {
+        const double each = part.sizes->roles[i].quantized ? s_.quantized_bytes : s_.parameter_bytes;
+        const std::int64_t bytes = scaled(part.block->parameters[i].elements(), each);
         tensors.push_back(t_.make(bytes, Term::kLoading));
         whole += bytes;
         if (bucket > 0 && bucket + bytes > kBucket) bucket = 0;
         bucket += bytes;
         largest_bucket = std::max(largest_bucket, bucket);
       }
+    }
     t_.drop(t_.make(largest_bucket, Term::kLoading));
     const auto flat = t_.make(whole, Term::kLoading);
     for (auto h : tensors) t_.drop(h);
@@ -608,7 +646,7 @@ class RankReplay {
     if (!whole_units() || s_.shard <= 1) return;
     if (s_.engine != Engine::kFsdp1 && !s_.zero.consolidates_on_save) return;
     t_.enter(Phase::kSave);
-    std::int64_t most = scaled(root_.elements, s_.parameter_bytes);
+    std::int64_t most = scaled(s_.split_root ? std::max(embedding_.elements, head_.elements) : root_.elements, s_.parameter_bytes);
     for (const auto& u : sharder_->units) most = std::max(most, scaled(u.elements, s_.parameter_bytes));
     t_.drop(t_.make(most, Term::kGathered));
     t_.mark("save");
@@ -701,7 +739,7 @@ class RankReplay {
   std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
-  std::size_t mine_index_ = 0;
+  std::vector<std::unique_ptr<PartBlock>> part_blocks_;
   std::int64_t trained_ = 0;
   bool split_root_ = false, tied_head_ = false;
 };

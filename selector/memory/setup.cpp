@@ -6,6 +6,7 @@
 
 #include "regions/base/error.hpp"
 #include "selector/hardware/device.hpp"
+#include "selector/memory/gather_parts.hpp"
 
 namespace shardfit::memory {
 namespace {
@@ -197,6 +198,8 @@ Setup make_setup(const Request& request) {
                  ((s.trainer == "torchtitan" && s.age >= 20250728) || s.trainer == "xtuner" || (custom != s.plan.fsdp.end() && custom->is_array() && !custom->empty())));
   // torch honours reshard_after_forward=True of the root module since pytorch 154704; torchtitan asked for it from e4e48349c until it
   // split the root in 83e694105
+  s.gather_parts = has_gather_parts(s) && s.stage == 3;
+  if ((s.engine == Engine::kFsdp1 || s.engine == Engine::kFsdp2) && s.stage == 3 && parts_split_root(s)) s.split_root = true;
   s.root_reshards = s.engine == Engine::kFsdp2 && !s.split_root && s.torch_date >= 20250601 &&
                     ((s.trainer == "torchtitan" && s.age >= 20250407) || s.trainer == "accelerate" || s.trainer == "transformers" || s.trainer == "axolotl");
   if (s.engine == Engine::kFsdp1) {

@@ -96,6 +96,7 @@ struct Setup {
   bool gradients_persist = false;       // zero_grad writes zeros instead of letting go (torch before 2.0)
 
   std::int64_t unit_blocks = 1;         // blocks a gather unit
+  bool gather_parts = false;            // units are modules of blocks (gather_parts.hpp)
   bool split_root = false;              // embedding and head are units of their own
   bool root_reshards = false;           // the root unit is released after forward and gathered again for its backward
   std::int64_t prefetch = 1;

@@ -38,6 +38,7 @@ void Sharder::zero_gradients() {
 }
 
 std::unique_ptr<Sharder> make_sharder(const Setup& s, Timeline& t) {
+  if (s.gather_parts) return make_parts(s, t, s.engine == Engine::kFsdp1 ? make_fsdp1(s, t) : make_fsdp2(s, t));
   if (s.engine == Engine::kFsdp1 && (s.stage == 3 || s.flat_whole)) return make_fsdp1(s, t);
   if (s.stage == 3 && s.engine == Engine::kZero) return make_zero3(s, t);
   if (s.stage == 3) return make_fsdp2(s, t);

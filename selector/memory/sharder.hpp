@@ -52,6 +52,11 @@ class Sharder {
   virtual void before_forward(std::size_t unit) { (void)unit; }
   virtual void after_forward(std::size_t unit) { (void)unit; }
   virtual void before_backward(std::size_t unit) { (void)unit; }
+  // The same where the gather ahead is told to be another than that of the unit before.
+  virtual void before_backward(std::size_t unit, std::size_t ahead) {
+    (void)ahead;
+    before_backward(unit);
+  }
   // Takes the gradients that autograd made for the unit.
   virtual void after_backward(std::size_t unit, Handles& weights) = 0;
   // Root parts: key 0 embedding, 1 head; when they are one unit only `root_*` with key 2 is used.

@@ -35,14 +35,13 @@ class Fsdp2 : public Sharder {
   }
   void before_backward(std::size_t k) override {
     if (!gathers(s_)) return;
-    if (full_[k] < 0) {
-      const auto ag = gather(k);
-      full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
-      t_.drop(ag);
-      t_.drop(part_[k]);
-      part_[k] = Timeline::kNone;
-    }
+    fill(k);
     for (std::int64_t i = 1; i <= s_.plan.schedule.prefetch_blocks.value_or(1) && static_cast<std::size_t>(i) <= k; ++i) gather_ahead(k - static_cast<std::size_t>(i));
+  }
+  void before_backward(std::size_t k, std::size_t ahead) override {
+    if (!gathers(s_)) return;
+    fill(k);
+    if (ahead < units.size()) gather_ahead(ahead);
   }
   void after_backward(std::size_t k, Handles& weights) override {
     Timeline::Handle full = gathers(s_) ? full_[k] : Timeline::kNone;
@@ -76,6 +75,7 @@ class Fsdp2 : public Sharder {
   // torch.distributed.pipelining, stage.py: after the last micro batch every unit is let go of and reduced, the root first. Until
   // torch 2.9 the last input of a reduction then stays until the next step's first (FSDPState's final callback is not called).
   void end_backward() override {
+    for (auto& h : ahead_) t_.drop(h), h = Timeline::kNone;   // finalize_backward: gathers that nobody waited for
     if (s_.pp > 1 && last_micro_step_ && gathers(s_)) {
       for (auto& h : full_) t_.drop(h), h = Timeline::kNone;
       for (auto& h : root_) t_.drop(h), h = Timeline::kNone;
@@ -87,6 +87,14 @@ class Fsdp2 : public Sharder {
   }
 
  protected:
+  void fill(std::size_t k) {
+    if (full_[k] >= 0) return;
+    const auto ag = gather(k);
+    full_[k] = t_.make(units[k].gather_bytes, Term::kGathered);
+    t_.drop(ag);
+    t_.drop(part_[k]);
+    part_[k] = Timeline::kNone;
+  }
   void ensure() {
     for (auto* list : {&full_, &part_, &ahead_}) list->resize(units.size(), Timeline::kNone);
   }

@@ -13,6 +13,8 @@ std::unique_ptr<Sharder> make_fsdp2(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_zero3(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_zero12(const Setup& setup, Timeline& timeline);
 std::unique_ptr<Sharder> make_megatron(const Setup& setup, Timeline& timeline);
+// Units inside of blocks, by the sharder of FSDP1 or FSDP2 (sharder_parts.cpp).
+std::unique_ptr<Sharder> make_parts(const Setup& setup, Timeline& timeline, std::unique_ptr<Sharder> inner);
 std::unique_ptr<Sharder> make_whole(const Setup& setup, Timeline& timeline);
 
 }  // namespace shardfit::memory
