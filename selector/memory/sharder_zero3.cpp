@@ -11,6 +11,9 @@ namespace shardfit::memory {
 namespace {
 
 constexpr double kNormBytes = 8;        // norms are taken of a copy in fp64
+// Before #6662 stage3.py backward ended with reset_step, and release_and_reset_all then took what was left off a count of zero: each step
+// fetches that much more ahead. Since then the forward begins with it.
+constexpr int kResetsFirst = 1504;
 constexpr int kReleasesLeftovers = 1903;  // parameter_offload.py release_backward_leftovers; before, they stay to the step
 
 std::int64_t bytes(double elements, double each) { return static_cast<std::int64_t>(elements * each); }
@@ -43,6 +46,8 @@ class Zero3 final : public Sharder, public ModuleWatcher {
     const auto& trace = calls_->trace();
     first_ = trace.first_step();
     recorded_ = trace.recorded(limits(), true);
+    if (z_.release < kResetsFirst)
+      recorded_ = trace.recorded(limits(), true, {}, -recorded_.left - calls_->untraced_persistent());
     held_by_.assign(trace.parameters.size(), kNobody);
     data_.assign(trace.parameters.size(), Timeline::kNone);
     if (z_.second_shard > 1) second_.assign(trace.parameters.size(), Timeline::kNone);

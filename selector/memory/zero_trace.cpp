@@ -120,6 +120,7 @@ ZeroTrace::Plan ZeroTrace::recorded(const TraceLimits& limits, bool with_live, c
   plan.own_begin.push_back(static_cast<std::int32_t>(plan.own_ids.size()));
   plan.ahead_begin.push_back(static_cast<std::int32_t>(plan.ahead_ids.size()));
   plan.released_begin.push_back(static_cast<std::int32_t>(plan.released_ids.size()));
+  for (std::size_t p = 0; p < parameters.size(); ++p) plan.left += available[p] ? static_cast<double>(parameters[p].elements) : 0;
   return plan;
 }
 

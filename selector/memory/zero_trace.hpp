@@ -51,6 +51,7 @@ class ZeroTrace {
     Ids own_ids, ahead_ids, released_ids;
     Ids own_begin, ahead_begin, released_begin;   // by entry, one more at the end
     std::vector<double> live;                     // elements gathered after each call's fetch, where the limits count them
+    double left = 0;                              // elements gathered at the end, what persists among them
     Span own(std::int32_t e) const { return span(own_ids, own_begin, e); }
     Span ahead(std::int32_t e) const { return span(ahead_ids, ahead_begin, e); }
     Span released(std::int32_t e) const { return span(released_ids, released_begin, e); }

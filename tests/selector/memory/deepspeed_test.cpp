@@ -1,5 +1,5 @@
-// DeepSpeed's own code against the replay. deepspeed_runs.jsonl: what tests/truth/deepspeed/run_deepspeed.py measured (DeepSpeed 0.19.8
-// and 0.16.4, torch 2.6, transformers 4.51.3 on a CUDA runtime whose kernels do nothing, so the caching allocator is the real one); "rank" is the
+// DeepSpeed's own code against the replay. deepspeed_runs.jsonl: what tests/truth/deepspeed/run_deepspeed.py measured (DeepSpeed 0.19.8,
+// 0.16.4 and 0.14.5, torch 2.6, transformers 4.51.3 on a CUDA runtime whose kernels do nothing, so the caching allocator is the real one); "rank" is the
 // rank that ran, the last one for stages 1 and 2. zero_trace.txt: elements gathered after each fetch of the coordinator in the second
 // step of the case "z3-auto", as PartitionedParameterCoordinator counts them.
 #include <gtest/gtest.h>
@@ -52,9 +52,11 @@ RealRun run_of(const json& row) {
   const json job = {{"model", "m/config.json"}, {"method", "full"}, {"sequence_length", c["sequence"]}, {"precision", "bf16-mixed"}, {"attention", "sdpa"},
                     {"optimizer", {{"name", "adamw"}, {"implementation", offload ? "cpu" : c.value("optimizer", "fused")}, {"states", "fp32"}}},
                     {"framework", {{"name", "deepspeed"}, {"version", row["measured"]["deepspeed"]}, {"trainer", "transformers"}, {"trainer_version", "4.51.3"}}}};
+  const json& kind = c["checkpointing"];   // false, true or "reentrant"
+  const json checkpointing = {{"kind", kind == false ? "none" : "full"}, {"reentrant", kind == "reentrant"}};
   const json plan = {{"gpu", "a100_sxm_80gb"}, {"gpus_per_node", node}, {"nodes", world / node}, {"micro_batch", c["micro_batch"]},
                      {"gradient_accumulation", deepspeed.value("gradient_accumulation_steps", 1)}, {"sharding", {{"stage", zero["stage"]}}},
-                     {"activation_checkpointing", c["checkpointing"].get<bool>() ? "full" : "none"}, {"deepspeed", deepspeed}};
+                     {"activation_checkpointing", checkpointing}, {"deepspeed", deepspeed}};
   return {name, job::parse_job(job, folder.string()), job::parse_plan(plan), model::parse_model(config.dump(), "config.json"), row["measured"]};
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs DeepSpeed's own code as one rank of N over a Llama and prints what torch's allocators counted.
 
-    run_deepspeed.py CASE.json [...]        a case: {"model": {...}, "world": N, "micro_batch": b, "sequence": s, "checkpointing": bool,
+    run_deepspeed.py CASE.json [...]        a case: {"model": {...}, "world": N, "micro_batch": b, "sequence": s, "checkpointing": false|true|"reentrant", "zero_init": bool,
                                             "config": {DeepSpeed's configuration}, "optimizer": "fused|foreach", "rank": r}
 
 It needs CUDA builds of torch and transformers and either GPUs that are never asked to compute anything that matters, or a CUDA
@@ -29,14 +29,18 @@ def run(case):
     config = LlamaConfig(hidden_size=m["hidden"], intermediate_size=m["ffn"], num_hidden_layers=m["layers"], num_attention_heads=m["heads"],
                          num_key_value_heads=m.get("kv_heads", m["heads"]), vocab_size=m["vocabulary"], max_position_embeddings=4096,
                          tie_word_embeddings=m.get("tied", False), use_cache=False, attn_implementation="sdpa")
+    ds = dict(case["config"])
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = LlamaForCausalLM(config)
+    if case.get("zero_init"):     # as from_pretrained does for the Trainer (transformers/modeling_utils.py get_init_context)
+        with deepspeed.zero.Init(config_dict_or_path=dict(ds, train_micro_batch_size_per_gpu=case["micro_batch"], bf16={"enabled": True})):
+            model = LlamaForCausalLM(config)
+    else:
+        with torch.device("cuda"):
+            model = LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
     if case.get("checkpointing"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": case["checkpointing"] == "reentrant"})
     model.train()
-    ds = dict(case["config"])
     accumulation = ds.get("gradient_accumulation_steps", 1)
     ds.update(train_micro_batch_size_per_gpu=case["micro_batch"], bf16=dict({"enabled": True}, **ds.get("bf16", {})), zero_allow_untested_optimizer=True,
               steps_per_print=10**9)
