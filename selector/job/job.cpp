@@ -157,6 +157,7 @@ Framework parse_framework(const Json& value, const std::string& where) {
   f.version = r.string("version").value_or("");
   f.trainer = r.string("trainer").value_or("");
   f.trainer_version = r.string("trainer_version").value_or("");
+  f.use_cache = r.boolean("use_cache");
   f.label = r.string("label").value_or("");
   r.finish();
   return f;

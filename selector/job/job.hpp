@@ -54,6 +54,7 @@ struct Loss {
 struct Framework {
   std::string name = "shardfit";  // shardfit | fsdp2 | fsdp1 | deepspeed | ddp | megatron | other
   std::string version, trainer, trainer_version, label;
+  std::optional<bool> use_cache;        // of transformers' models
 };
 
 // Where no key is given, Hugging Face TrainingArguments' default but for the exceptions of formats.md.

@@ -125,6 +125,7 @@ nlohmann::ordered_json to_json(const Job& job) {
                            {"version", text_or_null(job.framework.version)},
                            {"trainer", text_or_null(job.framework.trainer)},
                            {"trainer_version", text_or_null(job.framework.trainer_version)},
+                           {"use_cache", or_null(job.framework.use_cache)},
                            {"label", text_or_null(job.framework.label)}};
   o["train"] = train_json(job.train);
   o["output"] = text_or_null(job.output);

@@ -1,4 +1,6 @@
 // Attention: fused kernels keep q, k, v, the result and a statistic a row; eager code keeps the score matrices.
+#include <algorithm>
+
 #include "selector/memory/op_rules.hpp"
 #include "selector/memory/setup_parts.hpp"
 
@@ -43,6 +45,8 @@ void TapeWriter::attention(const model::Op& op) {
 int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int v) {
   const Meta mq = meta[static_cast<std::size_t>(q)], mk = meta[static_cast<std::size_t>(k)], mv = meta[static_cast<std::size_t>(v)];
   const auto& d = s.dialect;
+  const bool cached = d.caches_kv && (a.causal || a.cross);
+  if (cached && !d.expands_kv) tape.cached.insert(tape.cached.end(), {k, v});
   const std::int64_t heads = std::max<std::int64_t>(1, a.heads / (mq.split ? s.tp : 1));
   const std::int64_t vd = a.value_head_dim > 0 ? a.value_head_dim : a.head_dim;
   const std::int64_t kq = heads * a.head_dim, vq = heads * vd;     // widths with every head written out
@@ -64,7 +68,7 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   out.heads_first = false;
   auto repeat = [&](int t, const Meta& m, std::int64_t width, const char* name) {
     // one head for all is expanded without a copy (repeat_kv's reshape of it stays a view); products of scores copy it
-    if (!repeats || m.width >= width || (d.picks_kernel && !needs_scores && m.width == a.head_dim)) return t;
+    if (!repeats || m.width >= width || (d.picks_kernel && !needs_scores && !d.contiguous_heads && m.width == a.head_dim)) return t;
     TapeOp op;
     op.name = name;
     op.in.push(t);
@@ -85,6 +89,9 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   };
   k = repeat(k, mk, kq, "repeat k");
   v = repeat(v, mv, vq, "repeat v");
+  if (cached && d.expands_kv && mk.width > a.head_dim)   // of one head the cache holds what the index copied, not the expansion
+    for (int t : {k, v})
+      if (tape.base(t) == t) tape.cached.push_back(t);
   if (s.autocast) {
     q = cast(q, A, "autocast");
     k = cast(k, A, "autocast");
@@ -93,7 +100,9 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   // batched products take whole tensors: of a view of a packed projection they make a copy
   if (d.picks_kernel && (needs_scores || d.expands_kv)) {
     auto own = [&](int t) {
-      if (tape.base(t) == t) return t;
+      // without a cache the copy only takes the place of what it was made from
+      const bool copied = cached && needs_scores && !meta[static_cast<std::size_t>(t)].heads_first && std::find(tape.cached.begin(), tape.cached.end(), t) != tape.cached.end();
+      if (tape.base(t) == t && !copied) return t;
       TapeOp op;
       op.name = "contiguous";
       op.in.push(t);
@@ -107,7 +116,7 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
   if (!needs_scores) {
     // q and k after RoPE, and v, still lie in [positions, heads]; what was repeated lies in [heads, positions] already
     auto contiguous = [&](int t) {
-      if (!d.contiguous_heads) return t;
+      if (!d.contiguous_heads || meta[static_cast<std::size_t>(t)].heads_first) return t;
       TapeOp copy;
       copy.name = "contiguous";
       copy.in.push(t);

@@ -31,6 +31,7 @@ struct Dialect {
   bool rope_in_place = false;         // the kernel writes over what it rotates (Liger)
   bool fused_mlp = false;             // SwiGLU in one kernel: keeps gate and up only
   bool mlp_in_place = false;          // ... and writes their gradients over them (Liger)
+  bool caches_kv = false;             // use_cache: the model returns k and v of every block
   bool repeats_kv = false;            // k and v expanded to all heads before attention
   bool contiguous_heads = false;      // q, k and v copied into [heads, positions] before attention, and its result back
   bool packs_qkv = false;             // one projection; q, k, v are views of its output

@@ -420,6 +420,7 @@ class RankReplay {
       if (s_.autocast_cache) casts_[k] = t_.make((mode == Mode::kKeep ? unit(block).matrices : unit(block).trained_matrices) * s_.compute_bytes, Term::kCasts);
       TapeRunner::Forward how;
       how.save = mode == Mode::kKeep;
+      how.cache = &cached_;
       if (mode == Mode::kPolicy) {
         kept_[k].assign(g.tensors.size(), kNone);
         how.kept = &kept_[k];
@@ -488,6 +489,8 @@ class RankReplay {
       old_outputs_ = kNone;
       for (auto h : context_) t_.drop(h);
       context_.clear();
+      for (auto h : cached_) t_.drop(h);                        // Trainer.compute_loss returns: the model's outputs are gone
+      cached_.clear();
       if (s_.loss.key_value_cache)
         cache = t_.make(2 * s_.model.attention.kv_heads * s_.model.attention.head_dim * s_.tokens * s_.model.layers * 2, Term::kCache);
       if (s_.loss.through_backward > 0 && through < 0) through = t_.make(logits * s_.loss.through_backward, Term::kLogits);
@@ -736,7 +739,7 @@ class RankReplay {
   std::vector<Saved> saved_;
   std::vector<std::vector<Handle>> kept_;
   std::vector<std::int64_t> held_bytes_;
-  std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_;
+  std::vector<Handle> inputs_, casts_, retained_, earlier_losses_, context_, new_context_, cached_;
   GatherUnit embedding_, head_, root_;
   Handle last_hidden_ = kNone, encoder_output_ = kNone, old_outputs_ = kNone, batch_ = kNone;
   std::vector<std::unique_ptr<PartBlock>> part_blocks_;

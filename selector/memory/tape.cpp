@@ -158,6 +158,9 @@ Timeline::Handle TapeRunner::forward(const Tape& tape, Timeline::Handle x, const
       for (int t : op.saves) kept.push_back(timeline_.share(at(t)));
       for (auto b : op.extra) kept.push_back(timeline_.make(b, term));
     }
+    if (how.cache)
+      for (int t : tape.cached)
+        if (t == op.out || std::find(op.more_outs.begin(), op.more_outs.end(), t) != op.more_outs.end()) how.cache->push_back(timeline_.share(at(t)));
     if (how.collect_policy && op.kept_by_policy) (*how.kept)[static_cast<std::size_t>(op.out)] = timeline_.share(at(op.out));
     auto let_go = [&](int t) {
       if (at(t) >= 0 && tape.tensors[static_cast<std::size_t>(t)].last_use <= k) {
@@ -204,6 +207,8 @@ Timeline::Handle TapeRunner::forward_kept_only(const Tape& tape, Timeline::Handl
         if (how.collect_policy && op.kept_by_policy) (*how.kept)[static_cast<std::size_t>(op.out)] = timeline_.share(y);
       } else if (how.save && saved && info.is_saved) {
         saved->by_op[0].push_back(timeline_.make(info.bytes, term));
+      } else if (how.cache && std::any_of(tape.cached.begin(), tape.cached.end(), [&](int t) { return tape.base(t) == op.out; })) {
+        how.cache->push_back(timeline_.make(info.bytes, term));
       } else if (how.collect_policy && op.kept_by_policy) {
         (*how.kept)[static_cast<std::size_t>(op.out)] = timeline_.make(info.bytes, term);
       }

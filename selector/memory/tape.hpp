@@ -75,6 +75,7 @@ class Tape {
   int input = -1, output = -1;
   int last_saving_op = -1;              // an early-stopping recompute ends here
   std::vector<int> context;             // tensors that outlive their backward, in attributes of a custom autograd function
+  std::vector<int> cached;              // keys and values that the model returns beside its result
   std::int64_t input_gradient = 0;      // bytes of what the backward returns (set by finish)
   int projection = -1;                  // of a head: the operation that makes the logits
   int model_output = -1;                // of a head: what the model returns and the training loop may hold
@@ -124,6 +125,7 @@ class TapeRunner {
     std::vector<Timeline::Handle>* kept = nullptr;  // collect: filled; recompute: taken from, by tensor number
     int stop_after = -1;                // recompute: last operation that runs; -1 = all
     Term term = Term::kActivations;
+    std::vector<Timeline::Handle>* cache = nullptr;          // filled with what Tape::cached names
     std::function<void(Timeline::Handle)> on_model_output;   // the model has returned it
   };
   // `x` stays the caller's; returns the output (kNone when stopped before it).

@@ -83,6 +83,7 @@ Model begin(const Config& c, const Dims& d) {
   m.norm_epsilon = d.norm_epsilon;
   m.attention = attention_shape(d);
   read_rope(c, m);
+  if (!c.flag_or({"use_cache"}, true)) m.facts["use_cache"] = 0;
   return m;
 }
 

@@ -31,6 +31,7 @@ Model build_mpt(const Config& c) {
   resid = c.probability_or({"resid_pdrop"});
   Model m = begin(c, d);
   m.attention = shape;
+  m.facts["use_cache"] = c.flag_or({"use_cache"}, false);   // configuration_mpt.py, unlike other families
   // Norms in bf16 under autocast: a quarter of the traffic.
   m.facts["low_precision_layernorm"] = c.word_or({"norm_type"}, "low_precision_layernorm") == "low_precision_layernorm";
   SelfAttention attention{shape, {.module = "attn", .q_norm = "q_ln", .k_norm = "k_ln"}};

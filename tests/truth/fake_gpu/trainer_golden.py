@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden peaks of whole training steps with Hugging Face's Trainer on one GPU; run by fake_gpu.py with FAKEGPU_DEVICES=1.
 
-    trainer_golden.py OUT.jsonl [PART_OF_ID,...]
+    trainer_golden.py OUT.jsonl [PART_OF_ID,... [use_cache]]
 
 One line a case, in the format of README.md: job, plan, peaks a step, versions. Cases that run out of memory say so.
 """
@@ -40,7 +40,7 @@ class Rows(torch.utils.data.Dataset):
 
 def measure(job, plan):
     config = AutoConfig.for_model(**json.load(open(os.path.join(HERE, job["model"]))))
-    config.use_cache = False
+    config.use_cache = job["framework"]["use_cache"]
     config._attn_implementation = job["attention"]
     kind = {"fp32": torch.float32, "bf16-mixed": torch.float32, "bf16": torch.bfloat16}[job["precision"]]
     torch.cuda.init()
@@ -108,7 +108,7 @@ def cases():
                         job = {"model": f"../configs/{file}.json", "method": "full", "sequence_length": length,
                                "global_batch_sequences": micro_batch * accumulation, "precision": precision,
                                "optimizer": {"name": "adamw", "implementation": implementation}, "attention": attention, "loss": "plain",
-                               "framework": {"name": "ddp", "trainer": "transformers", "trainer_version": transformers.__version__},
+                               "framework": {"name": "ddp", "trainer": "transformers", "trainer_version": transformers.__version__, "use_cache": "use_cache" in sys.argv},
                                "software": {"torch": torch.__version__.split("+")[0]}}
                         plan = {"gpu": GPU, "gpus_per_node": 1, "nodes": 1, "sharding": {"stage": 0}, "micro_batch": micro_batch,
                                 "gradient_accumulation": accumulation, "activation_checkpointing": checkpointing}

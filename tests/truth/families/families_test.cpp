@@ -53,6 +53,41 @@ const std::map<std::string, Tolerance> kKnown{
     {"mixtral", {0.01, 0.12, 0.03, 0.03}},
 };
 
+// The same for releases before 5.0 (measured: 4.45.2 and 4.48.3), by family; what is not named has kBefore5.
+const Tolerance kBefore5{0.01, 0.10, 0.03, 0.03};
+const std::map<std::string, Tolerance> kKnownBefore5{
+    // torch.jit's upcast_masked_softmax runs unfused on fake tensors; what the Trainer holds through backward (loss.cpp) measure.py lets go
+    {"gpt_bigcode", {0.30, 0.25, 0.20, 0.21}},
+    {"gpt2", {0.01, 0.06, 0.08, 0.15}},
+    // their own loss under autocast: which of the fp32 copies of the logits live at once
+    {"gpt_neox", {0.01, 0.06, 0.10, 0.03}},
+    {"stablelm", {0.01, 0.06, 0.10, 0.03}},
+    {"falcon", {0.01, 0.18, 0.11, 0.03}},
+    {"falcon_7b", {0.01, 0.14, 0.03, 0.03}},
+    // upcast logits and their shifted copy are counted together
+    {"gptj", {0.015, 0.06, 0.06, 0.03}},
+    {"gpt_neo", {0.015, 0.06, 0.07, 0.03}},
+    // SDPA with a mask in each layer: a copy of q's size is not found
+    {"gemma2", {0.03, 0.06, 0.03, 0.03}},
+    {"mistral_window", {0.03, 0.06, 0.03, 0.03}},
+    // attention of its own classes until 4.47: eager phi takes q and k in fp32; clipping and casts of olmo
+    {"phi", {0.04, 0.06, 0.03, 0.03}},
+    {"olmo", {0.07, 0.07, 0.03, 0.03}},
+    // as for 5.24: relative biases, the tied table that no head uses, norms of dinov2's own
+    {"t5", {0.30, 0.40, 0.30, 0.30}},
+    {"t5_gated", {0.35, 0.40, 0.30, 0.30}},
+    {"bert_classifier", {0.01, 0.12, 0.12, 0.12}},
+    {"dinov2", {0.04, 0.06, 0.04, 0.03}},
+    {"dinov2_mlp", {0.01, 0.06, 0.04, 0.03}},
+};
+
+Tolerance tolerance_of(const FamilyRow& row) {
+  const bool before = row.transformers.starts_with("4.");
+  const auto& known = before ? kKnownBefore5 : kKnown;
+  const auto found = known.find(row.family);
+  return found != known.end() ? found->second : before ? kBefore5 : Tolerance{};
+}
+
 constexpr int kKeptPercent = 90, kLossPercent = 75, kBackwardPercent = 90;
 
 double error(std::int64_t predicted, std::int64_t measured) { return measured > 0 ? static_cast<double>(predicted) / static_cast<double>(measured) - 1 : 0; }
@@ -69,8 +104,7 @@ class Families : public ::testing::Test {
 TEST_F(Families, EachRunIsWithinItsTolerance) {
   ASSERT_GT(rows().size(), 350U);
   for (const auto& row : rows()) {
-    const auto known = kKnown.find(row.family);
-    const Tolerance t = known == kKnown.end() ? Tolerance{} : known->second;
+    const Tolerance t = tolerance_of(row);
     const BlockBytes p = of(row);
     const std::string name = row.family + " " + row.variant + " " + row.transformers;
     ASSERT_EQ(p.kept.size(), row.measured.kept.size()) << name;

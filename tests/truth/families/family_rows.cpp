@@ -32,7 +32,7 @@ std::vector<std::int64_t> kept_of(const Setup& s, const ModelSizes& sizes) {
   TapeRunner run(t);
   std::vector<Saved> saved(sizes.order.size());
   Timeline::Handle x = Timeline::kNone;
-  std::vector<Timeline::Handle> inputs;
+  std::vector<Timeline::Handle> inputs, cache;
   for (std::size_t k = 0; k < sizes.order.size(); ++k) {
     const bool encoder = static_cast<std::int64_t>(k) < sizes.encoder_blocks;
     BlockShape shape;
@@ -46,6 +46,7 @@ std::vector<std::int64_t> kept_of(const Setup& s, const ModelSizes& sizes) {
     const std::int64_t before = t.allocated();
     TapeRunner::Forward how;
     how.save = s.checkpoint != Setup::Checkpoint::kFull;
+    how.cache = &cache;
     const auto y = run.forward(tape, x, how, how.save ? &saved[k] : nullptr);
     if (!how.save) inputs.push_back(x);
     else t.drop(x);
