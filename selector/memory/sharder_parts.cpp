@@ -208,7 +208,7 @@ class Parts final : public Sharder, public ModuleWatcher {
   // fully_shard records the end of each forward (_fsdp_param_group.py, _record_post_forward) and in backward gathers the one recorded
   // before. A recomputed forward is recorded again, except that of the block's last module, whose backward has begun by then: so the
   // first module of a block gathers the last recomputed one of the block that went before it in backward, for nothing, until the end
-  // of backward (seen in torch 2.6 and read in 2.11).
+  // of backward (seen in torch 2.6).
   void find_mistargeted() {
     for (std::size_t k = 0; k < first_.size(); ++k) {
       const auto recomputed = [&](std::size_t b) { return walk_->blocks[b].recomputed ? layout(b).parts - (layout(b).last_at_end ? 1 : 0) : 0; };
