@@ -126,6 +126,7 @@ Verdict check_plan(const job::Plan& plan) {
   if (checkpointing.save)
     return refuse("/plan/activation_checkpointing/save", fmt::format("keeping \"{}\"", *checkpointing.save),
                   "leave it out");
+  if (auto refused = check_sections(plan)) return refused;  // first: some of their keys also fill `offload`
   if (auto refused = check_offload(plan.offload)) return refused;
   const auto& schedule = plan.schedule;
   if (schedule.unit_blocks && *schedule.unit_blocks != 1)
@@ -148,7 +149,7 @@ Verdict check_plan(const job::Plan& plan) {
                   "use false: all buffers are allocated once");
   if (plan.checkpoint_load != "sharded")
     return refuse("/plan/checkpoint_load", fmt::format("loading by \"{}\"", plan.checkpoint_load), "use \"sharded\"");
-  return check_sections(plan);
+  return std::nullopt;
 }
 
 Verdict check_job(const job::Job& job) {
