@@ -2,6 +2,8 @@
 // by module as ZeroTrace says, gradients are copied into a bucket and reduced when the next one does not fit.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "selector/memory/host_terms.hpp"
 #include "selector/memory/sharders.hpp"
@@ -209,11 +211,11 @@ class Zero3 final : public Sharder, public ModuleWatcher {
       for (const auto p : ids) issue_one(p);
       return;
     }
-    ZeroTrace::Ids plain, quantized;
-    for (const auto p : ids) (parameter(p).quantized ? quantized : plain).push_back(p);
-    for (auto* list : {&quantized, &plain}) {
-      if (list->size() == 1) issue_one(list->front());
-      else if (!list->empty()) issue_group(*list, z_.quantized_gathers || list == &quantized);
+    std::map<std::pair<bool, double>, ZeroTrace::Ids> lists;   // all_gather_coalesced: a group for each format
+    for (const auto p : ids) lists[{!parameter(p).quantized, parameter(p).bytes}].push_back(p);
+    for (const auto& [kind, list] : lists) {
+      if (list.size() == 1) issue_one(list.front());
+      else issue_group(list, z_.quantized_gathers || !kind.first);
     }
   }
 
