@@ -87,7 +87,8 @@ void ZeroCalls::choose_blocks() {
     if (b.kind != walk_.blocks.front().kind || b.recomputed != walk_.blocks.front().recomputed) return;
     elements = std::max(elements, b.sizes->elements);
   }
-  if (elements <= 0 || (walk_.blocks.front().recomputed && keeps_recomputed())) return;
+  const bool frozen = s_.adapters.any && keeps_frozen();
+  if (elements <= 0 || (walk_.blocks.front().recomputed && (frozen || keeps_recomputed()))) return;
   const double reach = std::max(s_.zero.max_live, s_.zero.max_reuse) + s_.zero.prefetch_bucket;
   const double ends = std::ceil(reach / static_cast<double>(elements)) + 1 + kEnds;
   if (2 * ends >= static_cast<double>(n)) return;
@@ -164,6 +165,15 @@ void ZeroCalls::add_forward(const ModelWalk::Step& step, std::int32_t base, Plac
   if (place) place->end = 2 * (trace_.size() - start);
 }
 
+// An entry of a recomputed block, which on return lets go of what is trained alone where frozen parameters are kept.
+std::int32_t ZeroCalls::add_kept(const ZeroTrace::Ids& ids, ZeroTrace::Entry entry) {
+  if (!keeps_frozen()) return trace_.add(ids, entry);
+  trained_.clear();
+  for (const auto p : ids)
+    if (trace_.parameters[static_cast<std::size_t>(p)].trained) trained_.push_back(p);
+  return trace_.add(ids, trained_, entry);
+}
+
 // Backward, and the recomputed forward within it. Re-entrant checkpointing recomputes before the block's own hooks fire; otherwise the
 // backward has entered the last linear layer when it asks for what that saved, and the forward runs inside of it.
 void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Layout* layout) {
@@ -184,7 +194,7 @@ void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Lay
   } else {
     const auto recompute = [&](std::size_t open) {   // what is open already does not go when the recomputed call returns
       for (std::size_t i = 0; i < modules.size(); ++i) {
-        const auto e = trace_.add(ids_of(modules[i], base), i == open ? ZeroTrace::Entry::kCallOnly : ZeroTrace::Entry::kCall);
+        const auto e = add_kept(ids_of(modules[i], base), i == open ? ZeroTrace::Entry::kCallOnly : ZeroTrace::Entry::kCall);
         again.modules[i] = {2 * (e - start), 2 * (e - start) + 1};
       }
     };
@@ -195,7 +205,8 @@ void ZeroCalls::add_backward(const ModelWalk::Step& step, std::int32_t base, Lay
     }
     for (const std::size_t i : backward_order(modules)) {
       const bool opens = pending && !modules[i].parameters.empty();
-      const auto e = trace_.add(ids_of(modules[i], base), opens ? ZeroTrace::Entry::kCallOnly : whole_call);
+      const auto entry = opens ? ZeroTrace::Entry::kCallOnly : whole_call;
+      const auto e = step.recomputed ? add_kept(ids_of(modules[i], base), entry) : trace_.add(ids_of(modules[i], base), entry);
       back.modules[i] = {2 * (e - start), 2 * (e - start) + 1};
       if (!opens) continue;
       recompute(i);

@@ -36,6 +36,9 @@ class ZeroCalls {
   // recomputation, but down only once: within a checkpoint that is not re-entrant the hook behind a module's backward never fires, and
   // what it gathered stays to the step.
   bool keeps_recomputed() const { return !s_.reentrant && counts_twice(s_); }
+  // _fetch_sub_module_impl (since #8148) books the frozen parameters of a recomputation on the module whose backward runs. A re-entrant
+  // checkpoint recomputes between modules: that is the whole model then, and they stay to the end of its backward.
+  bool keeps_frozen() const { return s_.reentrant && s_.zero.release >= 1903; }
   static bool counts_twice(const Setup& s) { return s.zero.release >= 1600 && s.zero.release < 1608; }
 
   double untraced_persistent() const { return untraced_persistent_; }   // elements of blocks left out
@@ -52,6 +55,7 @@ class ZeroCalls {
   };
 
   void choose_blocks();
+  std::int32_t add_kept(const ZeroTrace::Ids& ids, ZeroTrace::Entry entry);
   bool is_leaf(const ModelWalk::Step& step) const;
   std::int32_t number(const model::Block& block, const UnitSizes& sizes);
   const ZeroTrace::Ids& ids_of(const TapeModule& module, std::int32_t base);
@@ -71,7 +75,7 @@ class ZeroCalls {
   Marks embedding_[2];
   double in_memory_ = 0;                             // elements of this rank's parts that max_in_cpu has taken in
   double persistent_ = 0, untraced_persistent_ = 0, untraced_ = 0;
-  ZeroTrace::Ids ids_;
+  ZeroTrace::Ids ids_, trained_;
 };
 
 }  // namespace shardfit::memory

@@ -6,10 +6,10 @@
 
 namespace shardfit::memory {
 
-std::int32_t ZeroTrace::add(const Ids& ids, Entry entry) {
+std::int32_t ZeroTrace::add(const Ids& called, const Ids& returned, Entry entry) {
   entries_.push_back(entry);
-  if (entry != Entry::kReturnOnly) called_.insert(called_.end(), ids.begin(), ids.end());
-  if (entry != Entry::kCallOnly) returned_.insert(returned_.end(), ids.begin(), ids.end());
+  if (entry != Entry::kReturnOnly) called_.insert(called_.end(), called.begin(), called.end());
+  if (entry != Entry::kCallOnly) returned_.insert(returned_.end(), returned.begin(), returned.end());
   called_begin_.push_back(static_cast<std::int32_t>(called_.size()));
   returned_begin_.push_back(static_cast<std::int32_t>(returned_.size()));
   return size() - 1;

@@ -41,7 +41,8 @@ class ZeroTrace {
   // An entry is a call and its return, or, where other calls lie between, one of the two. Appends it and returns its number. The
   // numbers in `ids` are those of `parameters`; none for a container.
   enum class Entry : std::uint8_t { kCall, kCallOnly, kReturnOnly };
-  std::int32_t add(const Ids& ids, Entry entry = Entry::kCall);
+  std::int32_t add(const Ids& ids, Entry entry = Entry::kCall) { return add(ids, ids, entry); }
+  std::int32_t add(const Ids& called, const Ids& returned, Entry entry);
   std::int32_t size() const { return static_cast<std::int32_t>(entries_.size()); }
   bool is_call(std::int32_t entry) const { return entries_[static_cast<std::size_t>(entry)] != Entry::kReturnOnly; }
 
