@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs DeepSpeed's own code as one rank of N over a Llama and prints what torch's allocators counted.
 
-    run_deepspeed.py CASE.json [...]        a case: {"model": {...}, "world": N, "micro_batch": b, "sequence": s, "checkpointing": false|true|"reentrant", "zero_init": bool,
+    run_deepspeed.py CASE.json [...]        a case: {"model": {...}, "world": N, "micro_batch": b, "sequence": s, "checkpointing": false|true|"reentrant", "zero_init": bool, "lora": bool,
                                             "config": {DeepSpeed's configuration}, "optimizer": "fused|foreach", "rank": r}
 
 It needs CUDA builds of torch and transformers and either GPUs that are never asked to compute anything that matters, or a CUDA
@@ -40,6 +40,11 @@ def run(case):
     torch.set_default_dtype(torch.float32)
     if case.get("checkpointing"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": case["checkpointing"] == "reentrant"})
+    if case.get("lora"):
+        import peft
+        model.enable_input_require_grads()
+        with deepspeed.zero.Init(config_dict_or_path=dict(ds, train_micro_batch_size_per_gpu=case["micro_batch"], bf16={"enabled": True})):
+            model = peft.get_peft_model(model, peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"), autocast_adapter_dtype=False)
     model.train()
     accumulation = ds.get("gradient_accumulation_steps", 1)
     ds.update(train_micro_batch_size_per_gpu=case["micro_batch"], bf16=dict({"enabled": True}, **ds.get("bf16", {})), zero_allow_untested_optimizer=True,
@@ -47,9 +52,9 @@ def run(case):
     offload = ds.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none") != "none"
     if offload:      # torch's AdamW on the host: DeepSpeed's own needs a compiler, and keeps the same states
         ds["zero_force_ds_cpu_optimizer"] = False
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, foreach=False)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=case.get("optimizer", "fused") == "fused", foreach=case.get("optimizer") == "foreach")
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=case.get("optimizer", "fused") == "fused", foreach=case.get("optimizer") == "foreach")
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds)
     torch.cuda.synchronize()
     out = {"name": case["name"], "deepspeed": deepspeed.__version__, "torch": torch.__version__, "after_init": torch.cuda.memory_allocated(), "steps": []}
