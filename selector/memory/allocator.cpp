@@ -133,7 +133,7 @@ CachingAllocator::Block CachingAllocator::expandable_candidate(std::int64_t byte
   }
   const Block b = new_node();
   auto& n = node(b);
-  n.size = kAddresses;
+  n.size = std::max(kAddresses, round_up(bytes, kLargeBuffer));
   n.pool = static_cast<std::int16_t>(pool);
   n.mapped = false;
   unmapped.push_back(b);

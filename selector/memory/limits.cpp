@@ -32,7 +32,9 @@ void check_sizes(const Setup& s) {
   double heaviest = 0;
   for (const auto& block : s.model.blocks) heaviest = std::max(heaviest, block_bytes(s, block, tokens, positions));
   bytes += heaviest * static_cast<double>(std::max<std::int64_t>(1, s.model.block_count()));
-  bytes *= static_cast<double>(s.pp) * static_cast<double>(s.vp) + 1;     // micro batches in flight
+  // Micro batches in flight: as many as stages, all of a step under GPipe.
+  if (s.pp > 1) bytes *= std::max(static_cast<double>(s.pp) * static_cast<double>(s.vp), static_cast<double>(s.accumulation)) * 2 + 1;
+  else bytes *= 2;
   if (bytes > kMostBytes)
     throw Error("out_of_range", "/job/sequence_length",
                 fmt::format("{} sequences of {} tokens a micro batch would make {:.0e} bytes of tensors, more than 2^60", s.micro_batch, positions, bytes),

@@ -328,12 +328,7 @@ class RankReplay {
     std::vector<Handle> held;
     if (held_bytes_.empty())
       for (const auto& chunk : layout_.held) held_bytes_.push_back(bytes_in_flight(chunk.blocks));
-    // Beyond what any pipeline holds, several as one block: a replay of millions would not end.
-    constexpr std::int64_t kMostBlocks = 1024;
-    for (std::size_t c = 0; c < layout_.held.size(); ++c) {
-      const std::int64_t count = layout_.held[c].count, blocks = std::min(count, kMostBlocks);
-      for (std::int64_t i = 0; i < blocks; ++i) held.push_back(t_.make(held_bytes_[c] * (count * (i + 1) / blocks - count * i / blocks), Term::kActivations));
-    }
+    for (std::size_t c = 0; c < layout_.held.size(); ++c) make_many(layout_.held[c].count, held_bytes_[c], Term::kActivations, held);
     return held;
   }
 
@@ -364,6 +359,12 @@ class RankReplay {
     return scratch.allocated();
   }
 
+  // What a pipeline holds of its micro batches. Beyond a thousand, several as one block: a replay of millions would not end.
+  void make_many(std::int64_t count, std::int64_t bytes, Term term, std::vector<Handle>& held) {
+    const std::int64_t blocks = std::clamp<std::int64_t>(count, 0, 1024);
+    for (std::int64_t i = 0; i < blocks; ++i) held.push_back(t_.make(bytes * (count * (i + 1) / blocks - count * i / blocks), term));
+  }
+
   // torch.distributed.pipelining, stage.py: the first step makes buffers for what each micro batch receives, inputs
   // (_create_act_recv_info) and gradients of outputs (_create_grad_recv_info), and keeps them; an input buffer is what its micro batch
   // works on. Until the end of a step live the gradients of the inputs and, before torch 2.9 (save_forward_output), all outputs.
@@ -378,11 +379,10 @@ class RankReplay {
       t_.make(std::max<std::int64_t>(0, receives - alive) * in, Term::kBuffers);
       t_.make(sends * out, Term::kBuffers);
     }
-    for (std::int64_t i = alive; i < receives; ++i) held.push_back(t_.make(in, Term::kActivationGradients));
+    make_many(receives - alive, in, Term::kActivationGradients, held);
     if (keeps_stage_outputs()) {
-      for (std::int64_t i = alive; i < sends; ++i) held.push_back(t_.make(out, Term::kActivations));
-      if (layout_.last)
-        for (std::int64_t i = 0; i < s_.accumulation; ++i) held.push_back(t_.make(stage_logits(), Term::kLogits));
+      make_many(sends - alive, out, Term::kActivations, held);
+      if (layout_.last) make_many(s_.accumulation, stage_logits(), Term::kLogits, held);
     }
     return held;
   }
