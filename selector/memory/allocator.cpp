@@ -22,7 +22,7 @@ bool is_small(int pool) { return pool % 2 == 0; }
 std::int64_t CachingAllocator::cached(int stream) const {
   std::int64_t sum = 0;
   for (int pool : {2 * stream, 2 * stream + 1})
-    for (const auto& f : free_[pool]) sum += f.size;
+    for (const auto& c : free_[pool]) sum += c.size * static_cast<std::int64_t>(c.blocks.size());
   return sum;
 }
 
@@ -37,19 +37,45 @@ CachingAllocator::Block CachingAllocator::new_node() {
   return static_cast<Block>(blocks_.size() - 1);
 }
 
+CachingAllocator::FreeList::iterator CachingAllocator::at_least(FreeList& list, std::int64_t size) {
+  return std::lower_bound(list.begin(), list.end(), size, [](const SizeClass& c, std::int64_t n) { return c.size < n; });
+}
+
+std::vector<CachingAllocator::Block>::iterator CachingAllocator::place(std::vector<Block>& blocks, std::int64_t address) {
+  // mostly the lowest or the highest
+  if (blocks.empty() || node(blocks.back()).address > address) return blocks.end();
+  if (blocks.size() == 1 || node(blocks.front()).address <= address) return blocks.begin();
+  if (node(blocks[blocks.size() - 2]).address > address) return blocks.end() - 1;
+  return std::lower_bound(blocks.begin(), blocks.end(), address, [this](Block b, std::int64_t a) { return node(b).address > a; });
+}
+
 void CachingAllocator::insert_free(Block block) {
   auto& n = node(block);
   n.is_free = true;
   auto& list = free_[n.pool];
-  const Free f{n.size, n.address, block};
-  list.insert(std::lower_bound(list.begin(), list.end(), f), f);
+  auto at = at_least(list, n.size);
+  if (at == list.end() || at->size != n.size) {
+    SizeClass fresh;
+    fresh.size = n.size;
+    if (!spare_.empty()) {
+      fresh.blocks.swap(spare_.back());
+      spare_.pop_back();
+    }
+    at = list.insert(at, std::move(fresh));
+  }
+  at->blocks.insert(place(at->blocks, n.address), block);
 }
 
 void CachingAllocator::remove_free(Block block) {
   auto& n = node(block);
   n.is_free = false;
   auto& list = free_[n.pool];
-  list.erase(std::lower_bound(list.begin(), list.end(), Free{n.size, n.address, block}));
+  const auto at = at_least(list, n.size);
+  at->blocks.erase(place(at->blocks, n.address));
+  if (at->blocks.empty()) {
+    spare_.push_back(std::move(at->blocks));
+    list.erase(at);
+  }
 }
 
 CachingAllocator::Block CachingAllocator::cut(Block block, std::int64_t bytes) {
@@ -81,18 +107,26 @@ void CachingAllocator::absorb_next(Block block) {
 // could become, so that a larger one without such a neighbour is preferred.
 CachingAllocator::Block CachingAllocator::best_fit(std::int64_t bytes, int pool) {
   auto& list = free_[pool];
-  auto fit = std::lower_bound(list.begin(), list.end(), Free{bytes, -1, kNone});
+  const auto fit = at_least(list, bytes);
   if (fit == list.end()) return kNone;
+  Block found = fit->blocks.back();
   if (expands(pool)) {
-    const auto could_be = [this](const Free& f) {
-      const Block next = node(f.block).next;
-      return f.size + (next != kNone && !node(next).mapped ? node(next).size : 0);
+    const auto could_be = [this](Block b) {
+      const auto& n = node(b);
+      return n.size + (n.next != kNone && !node(n.next).mapped ? node(n.next).size : 0);
     };
-    while (std::next(fit) != list.end() && could_be(*std::next(fit)) < could_be(*fit)) ++fit;
+    auto c = fit;
+    auto b = c->blocks.rbegin();
+    while (true) {
+      if (++b == c->blocks.rend()) {
+        if (++c == list.end()) break;
+        b = c->blocks.rbegin();
+      }
+      if (could_be(*b) >= could_be(found)) break;
+      found = *b;
+    }
   }
-  const Block found = fit->block;
-  node(found).is_free = false;
-  list.erase(fit);
+  remove_free(found);
   return found;
 }
 
@@ -216,9 +250,10 @@ void CachingAllocator::release_cached() {
   held_.clear();
   ++settled_all_;
   std::vector<Block> gone;
-  for (const auto& list : free_)
-    for (const auto& f : list)
-      if (expands(node(f.block).pool) || (node(f.block).previous == kNone && node(f.block).next == kNone)) gone.push_back(f.block);
+  for (auto& list : free_)
+    for (const auto& c : list)
+      for (const Block b : c.blocks)
+        if (expands(node(b).pool) || (node(b).previous == kNone && node(b).next == kNone)) gone.push_back(b);
   for (const Block b : gone) {
     if (expands(node(b).pool)) {
       unmap(b);

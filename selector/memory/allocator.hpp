@@ -52,15 +52,16 @@ class CachingAllocator {
     bool is_free = false;
     bool mapped = true;                    // false: addresses of an expandable segment without memory
   };
-  struct Free {
-    std::int64_t size, address;
-    Block block;
-    bool operator<(const Free& other) const { return size != other.size ? size < other.size : address < other.address; }
+  struct SizeClass {                       // free blocks of one size: sizes repeat, blocks are many
+    std::int64_t size = 0;
+    std::vector<Block> blocks;             // highest address first: the last is the next to be taken
   };
-  using FreeList = std::vector<Free>;      // sorted
+  using FreeList = std::vector<SizeClass>; // sorted by size, none empty
 
   Node& node(Block b) { return blocks_[static_cast<std::size_t>(b)]; }
   const Node& node(Block b) const { return blocks_[static_cast<std::size_t>(b)]; }
+  static FreeList::iterator at_least(FreeList& list, std::int64_t size);
+  std::vector<Block>::iterator place(std::vector<Block>& blocks, std::int64_t address);
   Block new_node();
   void insert_free(Block block);
   void remove_free(Block block);
@@ -82,6 +83,7 @@ class CachingAllocator {
   std::vector<Node> blocks_;
   std::vector<Block> unused_;                   // numbers to use again
   FreeList free_[2 * kStreams];                 // by pool: 2 x stream + (0 small, 1 large)
+  std::vector<std::vector<Block>> spare_;       // emptied lists, to use their memory again
   std::vector<Block> unmapped_[2 * kStreams];   // by address
   std::vector<std::pair<std::int64_t, std::int64_t>> gaps_;  // addresses that freed segments left: start, end
   std::int64_t top_ = 0;                        // addresses given out so far
