@@ -34,6 +34,28 @@ void TapeWriter::contiguous_for_megatron(const model::AttentionShape& shape, int
   recomputing_ = core;
 }
 
+namespace {
+
+// What a ring over the ranks of context parallelism allocates beside the kernels. Elements on this rank; `bytes` each.
+void add_ring(const Setup& s, TapeOp& op, std::int64_t q, std::int64_t kv, std::int64_t out, int bytes) {
+  if (s.engine == Engine::kMegatron) {
+    // Transformer Engine, attention/dot_product_attention/context_parallel.py AttnFuncWithCPAndKVP2P: a buffer of k and v for each rank,
+    // the last of which is kept in place of k and v, and each step's result until all are merged (whole on the last rank). Backward:
+    // two buffers of k, v and their gradients, and the gradients of one step.
+    op.forward_temporary += ((s.cp - 1) * kv + s.cp * out) * bytes;
+    op.backward_temporary += (3 * kv + q + kv) * bytes;
+    return;
+  }
+  if (s.engine != Engine::kFsdp1 && s.engine != Engine::kFsdp2) return;
+  // torch/distributed/tensor/experimental/_attention.py (2.6; _context_parallel/_attention.py in 2.11): k and v of all ranks gathered once;
+  // results are merged in fp32, four of them and the kernel's own at once. Backward: gathered again, gradients summed in fp32, those of k and
+  // v sent round in two buffers, and the gradients of one step.
+  op.forward_temporary += s.cp * kv * bytes + out * (4 * 4 + bytes);
+  op.backward_temporary += s.cp * kv * bytes + (q + kv) * 4 + 2 * kv * 4 + (q + kv) * bytes;
+}
+
+}  // namespace
+
 void TapeWriter::attention(const model::Op& op) {
   int q = of[static_cast<std::size_t>(op.in[0])], k = of[static_cast<std::size_t>(op.in[1])], v = of[static_cast<std::size_t>(op.in[2])];
   if (s.engine == Engine::kMegatron) contiguous_for_megatron(op.attention, q, k, v);
@@ -148,6 +170,8 @@ int TapeWriter::attention_core(const model::AttentionShape& a, int q, int k, int
     op.extra.push(mq.positions * heads * 4);                       // log-sum-exp
     if (masked && (d.mask_per_layer || a.relative_bias)) op.extra.push((a.relative_bias ? heads : shape.sequences) * (mq.positions / std::max<std::int64_t>(1, shape.sequences)) * keys * A);
     op.backward_temporary = (A == 2 ? mq.positions * kq * 4 : 0) + mq.positions * heads * 4 + expanded;  // dq accumulates in fp32
+    if (s.cp > 1 && !a.cross)
+      add_ring(s, op, mq.positions * kq, meta[static_cast<std::size_t>(k)].elements() + meta[static_cast<std::size_t>(v)].elements(), out.elements(), A);
     op.gradients.push(mq.positions * kq * A);
     op.gradients.push(meta[static_cast<std::size_t>(k)].elements() * A);
     op.gradients.push(meta[static_cast<std::size_t>(v)].elements() * A);

@@ -66,6 +66,18 @@ TEST(Fsdp2, GathersAheadAreBuffersOfABlockEach) {
   EXPECT_NEAR(of({{"prefetch_blocks", 3}}) / 27.457, 1, 0.01);
 }
 
+// The ring of context parallelism gathers k and v of all its ranks (here of 32 repeated heads of 128), once more in backward. Positions
+// a rank are the same 8192.
+TEST(Fsdp2, TheRingOfContextParallelismGathersAllRanks) {
+  const auto of = [](int ranks) {
+    const auto m = estimate({{"sequence_length", 8192 * ranks}, {"loss", "fused_linear"}}, {{"nodes", ranks / 4}, {"context_parallel", ranks}, {"sharding", {{"shard_degree", 2}}}});
+    EXPECT_EQ(m.phase, "backward");
+    return static_cast<double>(m.allocated_peak);
+  };
+  const double gathered = 2.0 * 8192 * 4096 * 2;   // k and v of one rank
+  EXPECT_NEAR((of(32) - of(16)) / (16 * gathered), 1, 0.01);
+}
+
 // A traced graph takes the loss as it is written: 12 bytes a logit at its backward, where a compiled one has 4.
 TEST(Fsdp2, GraphsTakeTheLossAsWritten) {
   const auto graph = estimate({{"compile", "graph"}, {"framework", {{"trainer_version", "27aa490"}}}, {"software", {{"torch", "2.12.0"}}}}, json::object());
