@@ -94,7 +94,7 @@ std::int64_t peak_of(const Setup& s, const Tape& tape, Keeps how) {
 
 class Floor {
  public:
-  Floor(const Setup& s, const ModelSizes& sizes) : s_(s), sizes_(sizes) {}
+  Floor(const Setup& s, const ModelSizes& sizes) : s_(s), sizes_(sizes), frozen_(frozen_inputs(s, sizes)) {}
 
   struct Bytes {
     std::int64_t certain = 0, all = 0;  // certain: parameters, master weights, optimizer states
@@ -147,12 +147,15 @@ class Floor {
       std::unique_ptr<Tape> tape;
       std::int64_t inside[3] = {-1, -1, -1}, output = 0;
     };
-    std::vector<Kind> kinds(sizes_.blocks.size());
+    std::vector<Kind> kinds(2 * sizes_.blocks.size());   // those with a frozen input apart
     const auto kind = [&](std::int64_t block) -> Kind& {
       const auto index = static_cast<std::size_t>(sizes_.kind(block));
-      auto& k = kinds[index];
+      const bool frozen = frozen_[static_cast<std::size_t>(block)] != 0;
+      auto& k = kinds[2 * index + (frozen ? 1 : 0)];
       if (!k.tape) {
-        k.tape = std::make_unique<Tape>(block_tape(s_, sizes_.block(s_, static_cast<int>(index)), sizes_.blocks[index], shape));
+        BlockShape its_shape = shape;
+        its_shape.frozen_input = frozen;
+        k.tape = std::make_unique<Tape>(block_tape(s_, sizes_.block(s_, static_cast<int>(index)), sizes_.blocks[index], its_shape));
         k.output = output_bytes(*k.tape);
       }
       return k;
@@ -196,6 +199,7 @@ class Floor {
 
   const Setup& s_;
   const ModelSizes& sizes_;
+  std::vector<char> frozen_;
   std::int64_t head_peak_ = -1;
 };
 

@@ -32,6 +32,13 @@ Mode mode_of(const Setup& s, std::int64_t block) {
 
 std::int64_t scaled(std::int64_t elements, double bytes) { return static_cast<std::int64_t>(static_cast<double>(elements) * bytes); }
 
+bool embedding_trains(const Setup& s, const ModelSizes& sizes) {
+  const auto& roles = sizes.embedding.roles;
+  for (std::size_t i = 0; i < roles.size(); ++i)
+    if (roles[i].trainable && s.model.embedding.parameters[i].kind == model::Parameter::Kind::kEmbedding) return true;
+  return false;
+}
+
 class RankReplay {
  public:
   RankReplay(const Setup& s, const ModelSizes& sizes, const StageLayout& layout, const ReplayOptions& options)
@@ -44,7 +51,7 @@ class RankReplay {
     }
     order_ = layout.replayed();
     if (s.recompute_group > 1) options_.every_block = true;
-    find_frozen();
+    frozen_input_ = frozen_inputs(s_, sizes_);
     choose_replayed();
   }
 
@@ -124,20 +131,6 @@ class RankReplay {
       slot = std::make_unique<Tape>(block_tape(s_, sizes_.block(s_, k), sizes_.blocks[static_cast<std::size_t>(k)], shape));
     }
     return *slot;
-  }
-
-  // Which blocks (and at the end, the head) get an input that needs no gradient: those before the first one with something to train.
-  // Checkpointing needs inputs that do (enable_input_require_grads), or it would cut the gradient off.
-  void find_frozen() {
-    const std::size_t n = sizes_.order.size();
-    frozen_input_.assign(n + 1, 0);
-    bool gradient = embedding_trains() || s_.checkpoint != Setup::Checkpoint::kNone;
-    for (std::size_t b = 0; b < n; ++b) {
-      if (static_cast<std::int64_t>(b) == sizes_.encoder_blocks) gradient = gradient || embedding_trains();
-      frozen_input_[b] = gradient ? 0 : 1;
-      gradient = gradient || unit(static_cast<std::int64_t>(b)).trained > 0;
-    }
-    frozen_input_[n] = gradient ? 0 : 1;
   }
 
   void choose_replayed() {
@@ -636,12 +629,7 @@ class RankReplay {
   // Whether the gradient of a tied table is left in the sum of its two parts, with nothing in between.
   bool sums_table() const { return tied_head_ && s_.engine == Engine::kDdp && layout_.first && layout_.last && embedding_trains(); }
 
-  bool embedding_trains() const {
-    const auto& roles = sizes_.embedding.roles;
-    for (std::size_t i = 0; i < roles.size(); ++i)
-      if (roles[i].trainable && s_.model.embedding.parameters[i].kind == model::Parameter::Kind::kEmbedding) return true;
-    return false;
-  }
+  bool embedding_trains() const { return memory::embedding_trains(s_, sizes_); }
 
   // A full state dict is gathered unit by unit on rank 0 and moved to the host (FSDP1's FULL_STATE_DICT with offload, DeepSpeed's
   // consolidated 16-bit weights); FSDP2 and our runtime write shards.
@@ -748,6 +736,20 @@ class RankReplay {
 };
 
 }  // namespace
+
+std::vector<char> frozen_inputs(const Setup& s, const ModelSizes& sizes) {
+  const std::size_t n = sizes.order.size();
+  std::vector<char> frozen(n + 1, 0);
+  const bool embedding = embedding_trains(s, sizes);
+  bool gradient = embedding || s.checkpoint != Setup::Checkpoint::kNone;
+  for (std::size_t b = 0; b < n; ++b) {
+    if (static_cast<std::int64_t>(b) == sizes.encoder_blocks) gradient = gradient || embedding;
+    frozen[b] = gradient ? 0 : 1;
+    gradient = gradient || sizes.blocks[static_cast<std::size_t>(sizes.kind(static_cast<std::int64_t>(b)))].trained > 0;
+  }
+  frozen[n] = gradient ? 0 : 1;
+  return frozen;
+}
 
 ModelSizes model_sizes(const Setup& s) {
   ModelSizes m;

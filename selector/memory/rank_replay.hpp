@@ -50,6 +50,10 @@ struct ModelSizes {
 };
 ModelSizes model_sizes(const Setup& setup);
 
+// By block number, and at the end for the head: whether its input needs no gradient, because nothing before it is trained. Checkpointing
+// needs inputs that do (enable_input_require_grads), or it would cut the gradient off.
+std::vector<char> frozen_inputs(const Setup& setup, const ModelSizes& sizes);
+
 struct StageResult {
   std::int64_t allocated_peak = 0, reserved_peak = 0;
   Phase phase = Phase::kLoad;
