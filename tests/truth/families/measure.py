@@ -67,7 +67,7 @@ INSIDE = {
     "aten.embedding_dense_backward.default": lambda a: 5 * rounded(a[1].numel() * 8) if a[1].numel() > 3072 else 0,
 }
 
-_flash = torch.library.Library("fakeflash", "DEF")
+_flash = torch.library.Library("standin_flash", "DEF")
 _flash.define("fwd(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor, Tensor)")
 _flash.define("bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv) -> Tensor")
 
@@ -85,7 +85,7 @@ def _bwd(dout, q, k, v, out, lse, dq, dk, dv):
 for key in ("CPU", "Meta"):
     _flash.impl("fwd", _fwd, key)
     _flash.impl("bwd", _bwd, key)
-INSIDE["fakeflash.bwd.default"] = lambda a: flash_backward_inside(a[1], a[2], False) - rounded(a[1].shape[0] * a[1].shape[2] * up(a[1].shape[1], 128) * 4)
+INSIDE["standin_flash.bwd.default"] = lambda a: flash_backward_inside(a[1], a[2], False) - rounded(a[1].shape[0] * a[1].shape[2] * up(a[1].shape[1], 128) * 4)
 
 
 class FlashAttnFunc(torch.autograd.Function):
@@ -96,7 +96,7 @@ class FlashAttnFunc(torch.autograd.Function):
         if d % 8:
             q, k, v = (F.pad(t, [0, 8 - d % 8]) for t in (q, k, v))
         q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-        out, lse, rng = torch.ops.fakeflash.fwd(q, k, v)
+        out, lse, rng = torch.ops.standin_flash.fwd(q, k, v)
         ctx.save_for_backward(q, k, v, out, lse, rng)
         return out[..., :d]
 
@@ -105,7 +105,7 @@ class FlashAttnFunc(torch.autograd.Function):
         q, k, v, out, lse, rng = ctx.saved_tensors
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dout = dout if dout.stride(-1) == 1 else dout.contiguous()
-        torch.ops.fakeflash.bwd(dout, q, k, v, out, lse, dq, dk, dv)
+        torch.ops.standin_flash.bwd(dout, q, k, v, out, lse, dq, dk, dv)
         d = dout.shape[-1]
         return dq[..., :d], dk[..., :d], dv[..., :d]
 
